@@ -1,0 +1,1 @@
+"""Facts made visible: Prometheus metrics, OpenTelemetry spans, log lines, reports."""
