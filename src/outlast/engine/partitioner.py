@@ -1,0 +1,103 @@
+"""Which partition a record goes to when `send()` was not told.
+
+With a key: Kafka's murmur2 of the key, over *all* partitions, so that a key never moves. Without:
+uniform sticky (KIP-480, KIP-794): one partition until `batch_bytes` went there or its batch left,
+then another, drawn evenly from those that the caller calls usable (not held up, design §8).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from outlast.engine.rng import Rng
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_WORDS = tuple(struct.Struct(f"<{n}I") for n in range(65))  # keys up to 256 bytes
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's hash of a key, 0 ≤ hash < 2³²; equal to `kafka.partitioner.murmur2`."""
+    length = len(key)
+    count = length >> 2
+    words = _WORDS[count] if count < len(_WORDS) else struct.Struct(f"<{count}I")
+    h = _SEED ^ length
+    for word in words.unpack_from(key):
+        k = word * _M & _MASK
+        h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
+    if tail := key[count << 2 :]:
+        h = (h ^ int.from_bytes(tail, "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def keyed_partition(key: bytes, partitions: Sequence[int]) -> int:
+    """The partition of this key among all partitions of a topic, given in ascending order."""
+    return partitions[(murmur2(key) & 0x7FFFFFFF) % len(partitions)]
+
+
+class _Sticky:
+    __slots__ = ("partition", "taken_bytes", "usable")
+
+    def __init__(self, partition: int, usable: Sequence[int]) -> None:
+        self.partition = partition
+        self.usable = usable
+        self.taken_bytes = 0
+
+
+class StickyPartitioner:
+    """The present partition of each topic for records without a key."""
+
+    __slots__ = ("_batch_bytes", "_rng", "_topics")
+
+    def __init__(self, batch_bytes: int, rng: Rng) -> None:
+        self._batch_bytes = batch_bytes
+        self._rng = rng
+        self._topics: dict[str, _Sticky] = {}
+
+    def __repr__(self) -> str:
+        present = {topic: sticky.partition for topic, sticky in self._topics.items()}
+        return f"<StickyPartitioner {present}>"
+
+    def choose(self, topic: str, usable: Sequence[int], record_bytes: int) -> int:
+        """The partition for a record of this size.
+
+        Args:
+            topic: the record's topic.
+            usable: partitions that may be drawn, at least one. Passing the very same sequence
+                again, while nothing changed, spares a search through it.
+            record_bytes: what the record adds to its batch.
+        """
+        sticky = self._topics.get(topic)
+        if sticky is None:
+            self._topics[topic] = sticky = _Sticky(self._draw(usable, -1), usable)
+        elif sticky.taken_bytes >= self._batch_bytes or (
+            sticky.usable is not usable and sticky.partition not in usable
+        ):
+            sticky.partition = self._draw(usable, sticky.partition)
+            sticky.taken_bytes = 0
+        sticky.usable = usable
+        sticky.taken_bytes += record_bytes
+        return sticky.partition
+
+    def batch_left(self, topic: str, partition: int) -> None:
+        """A batch of this partition was closed or sent: the next record begins elsewhere."""
+        sticky = self._topics.get(topic)
+        if sticky is not None and sticky.partition == partition:
+            sticky.taken_bytes = self._batch_bytes
+
+    def forget(self, topic: str) -> None:
+        """The topic is not used any more."""
+        self._topics.pop(topic, None)
+
+    def _draw(self, usable: Sequence[int], last: int) -> int:
+        """Any usable partition but the last one, evenly; the last one if there is no other."""
+        assert usable
+        if len(usable) == 1:
+            return usable[0]
+        drawn = usable[self._rng.randrange(len(usable))]
+        while drawn == last:
+            drawn = usable[self._rng.randrange(len(usable))]
+        return drawn
