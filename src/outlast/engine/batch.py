@@ -1,0 +1,269 @@
+"""Records on their way: one batch of one partition, its attempts and its outcome.
+
+Rules:
+* A batch's bytes never change once it was sent, except that a restart or a renumbering in place
+  stamps another producer epoch or base sequence (design rules 1, 7a). Compression runs once.
+* Certainty belongs to the attempt. A batch is *unsure* when an attempt was doubtful or left and
+  none was accepted; no later refusal takes that doubt away, only a 0 does.
+* The engine and the application meet at two slots: `delivery`, which the driver fills with what
+  the records' futures share, and `result`, which is set once, when the batch is settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from outlast.engine.messages import (
+    AttemptRecord,
+    AttemptState,
+    Connection,
+    Failure,
+    Outcome,
+)
+from outlast.engine.record_batch import Record, RecordBatchBuilder, read_records, stamp
+
+ATTEMPTS_KEPT = 7  # from the start, and again from the end
+NOT_NUMBERED = -1
+
+
+class Attempt:
+    """One try to deliver one batch."""
+
+    __slots__ = (
+        "base_offset",
+        "connection",
+        "error",
+        "leader_epoch",
+        "sent_s",
+        "state",
+        "topic_id",
+    )
+
+    def __init__(
+        self, connection: Connection, leader_epoch: int, topic_id: UUID | None, sent_s: float
+    ) -> None:
+        self.connection = connection
+        self.leader_epoch = leader_epoch
+        self.topic_id = topic_id
+        self.sent_s = sent_s
+        self.state = AttemptState.OPEN
+        self.error = ""
+        self.base_offset = -1  # told with a refusal: where that leader appended it (S2)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Attempt {self.connection} epoch={self.leader_epoch} {self.state.value} {self.error}>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The final outcome of a batch's records.
+
+    `failure` is None when they were accepted; `base_offset` is then the first record's offset, or
+    −1 where the broker could not tell it. `record_failures` (by index in the batch) speak of
+    single records and override `failure`.
+    """
+
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    failure: Failure | None = None
+    record_failures: Mapping[int, Failure] = field(default_factory=dict)
+
+
+class Batch:
+    """Records of one partition that travel together and are settled together."""
+
+    __slots__ = (
+        "attempts",
+        "attempts_left_out",
+        "base_sequence",
+        "builder",
+        "charge_bytes",
+        "closed",
+        "count",
+        "created_s",
+        "data",
+        "delivery",
+        "doubt",
+        "first_index",
+        "gaps",
+        "open_attempt",
+        "proved",
+        "result",
+        "retries",
+        "tp",
+    )
+
+    def __init__(self, tp: tuple[str, int], now: float) -> None:
+        self.tp = tp
+        self.builder: RecordBatchBuilder | None = RecordBatchBuilder()
+        self.count = 0
+        self.created_s = now  # its first record's append
+        self.charge_bytes = 0
+        self.closed = False  # takes no more records
+        self.data: bytearray | None = None  # the record batch as sent
+        self.base_sequence = NOT_NUMBERED
+        self.attempts: list[Attempt] = []
+        self.attempts_left_out = 0
+        self.open_attempt: Attempt | None = None
+        self.doubt = False  # an attempt was doubtful or left
+        self.proved: tuple[int, int] | None = None  # in the log: (base_offset, log_append_time)
+        self.retries = 0
+        self.gaps: tuple[int, ...] = ()  # numbers of the gaps that it met
+        self.delivery: object | None = None
+        self.first_index = 0
+        self.result: Result | None = None
+
+    def __repr__(self) -> str:
+        topic, partition = self.tp
+        number = "unnumbered" if self.base_sequence < 0 else f"seq={self.base_sequence}"
+        flags = "".join(
+            f" {name}"
+            for name, on in (
+                ("in-flight", self.open_attempt),
+                ("unsure", self.unsure),
+                ("proved", self.proved),
+                ("settled", self.result),
+            )
+            if on
+        )
+        return f"<Batch {topic}-{partition} {number} records={self.count}{flags}>"
+
+    # --- records ---
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.tp[0]
+
+    @property
+    def partition(self) -> int:
+        """The partition's index."""
+        return self.tp[1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the record batch: as it will be uncompressed, or as it was sealed."""
+        return len(self.data) if self.data is not None else self._building().size_bytes
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+    ) -> int:
+        """Encode one record at the end; returns the bytes it added."""
+        assert not self.closed
+        self.count += 1
+        return self._building().append(timestamp_ms, key, value, headers)
+
+    def seal(self, compression: int) -> None:
+        """Make the bytes (compressed by the codec's number); no record joins any more."""
+        assert self.data is None, f"{self} is sealed already"
+        self.closed = True
+        self.data = self._building().seal(compression)
+        self.builder = None
+
+    def timestamp_ms(self, index: int) -> int:
+        """The timestamp that the record was given."""
+        if self.builder is not None:
+            return self.builder.timestamp_ms(index)
+        return self.records()[index].timestamp_ms
+
+    def records(self) -> list[Record]:
+        """The records, decoded back from the bytes."""
+        data = self.data if self.data is not None else self._building().seal(0)
+        return read_records(data)
+
+    def _building(self) -> RecordBatchBuilder:
+        assert self.builder is not None, f"{self} is sealed"
+        return self.builder
+
+    # --- attempts ---
+
+    @property
+    def sent(self) -> bool:
+        """Whether any attempt was made."""
+        return bool(self.attempts)
+
+    @property
+    def unsure(self) -> bool:
+        """May be in a log, and nothing proved that it is."""
+        return self.doubt and self.proved is None
+
+    @property
+    def pending(self) -> bool:
+        """Still to be sent: neither on its way, nor in the log, nor failed."""
+        return self.open_attempt is None and self.proved is None and self.result is None
+
+    def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Give the batch its place in the partition's numbering."""
+        assert self.data is not None
+        assert self.open_attempt is None
+        self.base_sequence = base_sequence
+        stamp(self.data, producer_id, producer_epoch, base_sequence)
+
+    def begin_attempt(self, attempt: Attempt) -> None:
+        """The batch was handed to a connection."""
+        assert self.open_attempt is None, f"{self} is in flight already"
+        self.open_attempt = attempt
+        self.attempts.append(attempt)
+        if len(self.attempts) > 2 * ATTEMPTS_KEPT:
+            del self.attempts[ATTEMPTS_KEPT]
+            self.attempts_left_out += 1
+
+    def end_attempt(self, state: AttemptState, error: str) -> Attempt:
+        """The answer came, or the connection ended without it."""
+        attempt = self.open_attempt
+        assert attempt is not None, f"{self} is not in flight"
+        self.open_attempt = None
+        attempt.state = state
+        attempt.error = error
+        if state in (AttemptState.DOUBTFUL, AttemptState.LEFT):
+            self.doubt = True
+        return attempt
+
+    def withdraw_attempt(self) -> None:
+        """The request was never handed over: as if the attempt had not been made."""
+        assert self.open_attempt is not None
+        assert self.open_attempt is self.attempts[-1]
+        self.attempts.pop()
+        self.open_attempt = None
+
+    # --- outcome ---
+
+    @property
+    def outcome_if_failed(self) -> Outcome:
+        """What a failure now would have to say about the records."""
+        if not self.attempts:
+            return Outcome.NEVER_SENT
+        if self.doubt or self.open_attempt is not None:
+            return Outcome.UNKNOWN
+        return Outcome.NOT_ACCEPTED
+
+    def failure(
+        self, kind: str, error_code: int | None, message: str, unix_offset_s: float
+    ) -> Failure:
+        """A failure with this batch's outcome and attempts."""
+        return Failure(
+            kind=kind,
+            error_code=error_code,
+            message=message,
+            outcome=self.outcome_if_failed,
+            attempts=tuple(
+                AttemptRecord(
+                    at_unix_s=a.sent_s + unix_offset_s,
+                    node_id=a.connection.node_id,
+                    connection=str(a.connection),
+                    leader_epoch=a.leader_epoch,
+                    state=a.state,
+                    error=a.error,
+                )
+                for a in self.attempts
+            ),
+            attempts_left_out=self.attempts_left_out,
+        )

@@ -1,0 +1,514 @@
+"""One partition: its queue, its numbering, its window of sent batches.
+
+Two rules of the file: everything that changes a partition's order or numbers is here, and the
+file knows neither topics' leaders nor error codes; it is told *accepted*, *refused*, *lost*.
+
+Theory
+------
+A broker keeps, per producer id and partition, the last sequence and the last five batches. It
+takes a batch whose base sequence follows, answers a repeat of the five with the first offset, and
+says 45 to anything else. So a record can be lost, doubled or reordered by the client only if a
+sequence is used for two different records, or if a record is sent again under another sequence
+while a copy of it may still be taken. Everything below exists to never do either.
+
+::
+
+    window                          queue
+    [ head | … at most five … ]     [ … | the one that takes records ]
+      numbered, oldest first          no numbers yet
+
+* **Numbers** are given when a batch is first sent, and stay (rule 1). The window ends at five
+  batches from the oldest unsettled one, since the broker remembers five (rule 2, S1).
+* **One in flight until the first ack** on this leader epoch, producer epoch and connection, and
+  again after 60 s without one: a broker without state takes *any* first sequence, so a second
+  batch in the pipe could be taken while the first is refused (rule 3, S11, S12).
+* **One connection at a time** (rule 4). Answers on it come in the order of sending.
+* **Only the head decides** (rule 5). Whatever comes back for a batch behind a failed head is
+  noise, save a 0: that batch is settled; and if no unproved batch before it was refused on that
+  connection, all of them are written too. After a failure the partition *drains*: nothing is sent
+  until every request on the connection is answered or the connection is gone; then the head goes
+  first, alone.
+* **A hole** is a number whose batch failed for good. If every attempt of that batch and of all
+  that follow was refused, the followers are renumbered in place: nobody has seen those numbers
+  (rule 7a). Otherwise the partition *restarts*: the unsure batches fail as *unknown*, the next
+  producer epoch begins at sequence 0, the others follow under it (rules 6, 7b). Both wait for
+  the drain. A batch that failed at its deadline while in flight may still be answered 0: then
+  there is no hole.
+* Sequences wrap from 2³¹−1 to 0 (rule 8).
+
+Without idempotence there are no numbers: every answer decides for its own batch, and order is
+kept only with one request in flight, as in Kafka (rule 9).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from outlast.engine.batch import NOT_NUMBERED, Attempt, Batch, Result
+from outlast.engine.messages import AttemptState, Connection
+
+SEQUENCES = 2**31
+EPOCH_MAX = 32_767
+PROVEN_FOR_S = 60.0  # then the broker may have forgotten us: one in flight again (S12)
+
+
+def sequence_after(base_sequence: int, count: int) -> int:
+    """The sequence that follows `count` records from `base_sequence` (KIP-98: wraps to 0)."""
+    return (base_sequence + count) % SEQUENCES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What all partitions of a producer share."""
+
+    idempotent: bool
+    window_batches: int  # from the oldest unsettled one
+    batch_bytes: int
+    linger_s: float
+    batch_age_s: float  # a batch takes no record this much younger than its first (rule 10)
+    delivery_timeout_s: float
+    unix_offset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReason:
+    """Why batches fail; the outcome and the attempts are each batch's own."""
+
+    kind: str
+    error_code: int | None
+    message: str
+
+
+class Partition:
+    """One partition of one topic. Methods that settle batches return them, results set."""
+
+    __slots__ = (
+        "connection",
+        "draining",
+        "fresh_producer_id",
+        "in_flight",
+        "last_ack_s",
+        "limits",
+        "next_sequence",
+        "producer_epoch",
+        "producer_id",
+        "proven",
+        "queue",
+        "refusals",
+        "restart_reason",
+        "restarts",
+        "retry_at_s",
+        "tp",
+        "window",
+    )
+
+    def __init__(self, topic: str, index: int, limits: Limits) -> None:
+        self.tp = (topic, index)
+        self.limits = limits
+        self.window: deque[Batch] = deque()
+        self.queue: deque[Batch] = deque()
+        self.producer_id = -1  # -1: none yet
+        self.producer_epoch = -1
+        self.fresh_producer_id = False  # the next id must not be the one shared by all
+        self.next_sequence = 0
+        self.in_flight = 0
+        self.connection: Connection | None = None  # of what is in flight
+        self.proven: tuple[Connection, int, int, int] | None = None
+        self.last_ack_s: float | None = None
+        self.draining = False
+        self.restart_reason = ""  # set: restart once drained
+        self.restarts = 0
+        self.retry_at_s = 0.0
+        self.refusals = 0  # in a row
+
+    def __repr__(self) -> str:
+        state = "draining" if self.draining else "open"
+        return (
+            f"<Partition {self.tp[0]}-{self.tp[1]} {state} window={len(self.window)} "
+            f"queue={len(self.queue)} in_flight={self.in_flight} producer={self.producer_id}/"
+            f"{self.producer_epoch} next={self.next_sequence}>"
+        )
+
+    # --- records in ---
+
+    def takes(self, size_bytes: int, now: float) -> bool:
+        """Whether a record of this size joins the batch that is being filled."""
+        if not self.queue:
+            return False
+        batch = self.queue[-1]
+        return (
+            not batch.closed
+            and batch.size_bytes + size_bytes <= self.limits.batch_bytes
+            and now - batch.created_s <= self.limits.batch_age_s
+        )
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+        size_bytes: int,
+        now: float,
+    ) -> Batch:
+        """Take one record; returns its batch, in which it is the last so far."""
+        if self.takes(size_bytes, now):
+            batch = self.queue[-1]
+        else:
+            if self.queue:
+                self.queue[-1].closed = True
+            batch = Batch(self.tp, now)
+            self.queue.append(batch)
+        batch.append(timestamp_ms, key, value, headers)
+        if batch.size_bytes >= self.limits.batch_bytes:
+            batch.closed = True
+        return batch
+
+    def end_linger(self) -> None:
+        """What is queued waits no longer for more records (flush, close)."""
+        if self.queue:
+            self.queue[-1].closed = True
+
+    # --- views ---
+
+    def unsettled(self) -> Iterator[Batch]:
+        """All batches whose records have no outcome yet, oldest first."""
+        for batch in self.window:
+            if batch.result is None:
+                yield batch
+        yield from self.queue
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is in flight."""
+        return not self.window and not self.queue
+
+    def ready_s(self) -> float | None:
+        """Since when (or from when on) the oldest waiting batch is ready to be sent."""
+        for batch in self.window:
+            if batch.pending:
+                return batch.created_s + self.limits.linger_s
+        if not self.queue:
+            return None
+        head = self.queue[0]
+        lingers = not head.closed and len(self.queue) == 1
+        return head.created_s + (self.limits.linger_s if lingers else 0.0)
+
+    def due_s(self) -> float | None:
+        """When the next batch may go, as far as this partition knows (None: nothing waits)."""
+        ready_s = self.ready_s()
+        if ready_s is None or self.draining:
+            return None
+        return max(ready_s, self.retry_at_s)
+
+    def deadline_s(self) -> float | None:
+        """When the oldest unsettled batch expires."""
+        for batch in self.unsettled():
+            return batch.created_s + self.limits.delivery_timeout_s
+        return None
+
+    def needs_producer_id(self) -> bool:
+        """Numbers are wanted and there is no producer id to number under."""
+        return self.limits.idempotent and self.producer_id < 0
+
+    def may_pipeline(self, connection: Connection, leader_epoch: int, now: float) -> bool:
+        """Whether a second batch may follow one in flight (rule 3)."""
+        if not self.limits.idempotent:
+            return True
+        current = (connection, leader_epoch, self.producer_id, self.producer_epoch)
+        return (
+            self.proven == current
+            and self.last_ack_s is not None
+            and now - self.last_ack_s <= PROVEN_FOR_S
+        )
+
+    def next_batch(self, connection: Connection, leader_epoch: int, now: float) -> Batch | None:
+        """The batch that may go out on this connection now, if any."""
+        due_s = self.due_s()
+        if due_s is None or now < due_s or self.needs_producer_id():
+            return None
+        if self.in_flight and (
+            connection != self.connection or not self.may_pipeline(connection, leader_epoch, now)
+        ):
+            return None
+        for batch in self.window:
+            if batch.pending:
+                return batch
+        if len(self.window) >= self.limits.window_batches:
+            return None
+        return self.queue[0]
+
+    # --- sending ---
+
+    def use_producer_id(self, producer_id: int, producer_epoch: int) -> None:
+        """Number under this id from 0 on. Only for a partition that has none."""
+        assert self.producer_id < 0, self
+        assert not self.window, self
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.next_sequence = 0
+        self.fresh_producer_id = False
+
+    def send(self, batch: Batch, attempt: Attempt) -> None:
+        """`next_batch()` was handed to its connection."""
+        assert not self.draining
+        assert not self.in_flight or self.connection == attempt.connection
+        if self.queue and batch is self.queue[0]:
+            assert len(self.window) < self.limits.window_batches
+            self.queue.popleft()
+            self.window.append(batch)
+            if self.limits.idempotent:
+                batch.number(self.producer_id, self.producer_epoch, self.next_sequence)
+                self.next_sequence = sequence_after(self.next_sequence, batch.count)
+        batch.begin_attempt(attempt)
+        self.in_flight += 1
+        self.connection = attempt.connection
+
+    # --- answers ---
+
+    def is_head(self, batch: Batch) -> bool:
+        """Whether this batch's answer decides: no unproved batch stands before it."""
+        if not self.limits.idempotent:
+            return True
+        for other in self.window:
+            if other is batch:
+                return True
+            if other.proved is None:
+                return False
+        raise AssertionError(f"{batch} is not in the window of {self}")
+
+    def accept(
+        self, batch: Batch, base_offset: int, log_append_time_ms: int, now: float
+    ) -> list[Batch]:
+        """A 0: the batch is written, and so are those before it that were not refused (rule 5)."""
+        attempt = self._end_attempt(batch, AttemptState.ACCEPTED, "")
+        batch.proved = (base_offset, log_append_time_ms)
+        self.last_ack_s = now
+        self.refusals = 0
+        self.retry_at_s = 0.0
+        if self.limits.idempotent:
+            self.proven = (
+                attempt.connection,
+                attempt.leader_epoch,
+                self.producer_id,
+                self.producer_epoch,
+            )
+            self._prove_before(batch, attempt.connection)
+        settled = []
+        for other in self.window:
+            if other.proved is not None and other.result is None:
+                other.result = Result(*other.proved)
+                settled.append(other)
+        self._drop_settled()
+        return settled + self._drained()
+
+    def _prove_before(self, batch: Batch, connection: Connection) -> None:
+        before = []
+        for other in self.window:
+            if other is batch:
+                break
+            if other.proved is None:
+                before.append(other)
+        for other in before:
+            last = other.attempts[-1] if other.attempts else None
+            if last is None or last.connection != connection or last.state is AttemptState.REFUSED:
+                return
+        for other in before:
+            other.proved = (other.attempts[-1].base_offset, -1)
+
+    def refuse(
+        self, batch: Batch, state: AttemptState, error: str, base_offset: int
+    ) -> list[Batch]:
+        """A no that may be followed by a yes: the batch stays, and goes again after the drain."""
+        self._end_attempt(batch, state, error).base_offset = base_offset
+        self._rewind()
+        return self._drained()
+
+    def fail(
+        self, batch: Batch, state: AttemptState, error: str, failure: FailureReason
+    ) -> list[Batch]:
+        """A final no for the head. (Behind a failed head it is noise: call `refuse`.)"""
+        assert self.is_head(batch)
+        self._end_attempt(batch, state, error)
+        settled = self._fail(batch, failure)
+        self._rewind()
+        return settled + self._drained()
+
+    def lose_numbering(self, batch: Batch, error: str, *, fresh_producer_id: bool) -> list[Batch]:
+        """The broker does not know the head's number or producer: restart once drained."""
+        assert self.is_head(batch)
+        self._end_attempt(batch, AttemptState.REFUSED, error)
+        self._rewind()
+        self.restart_reason = "resequence"
+        self.fresh_producer_id |= fresh_producer_id
+        return self._drained()
+
+    def lose_connection(self, connection: Connection, error: str) -> list[Batch]:
+        """The connection ended with requests unanswered: copies may be taken later (B16)."""
+        if self.connection != connection or not self.in_flight:
+            return []
+        for batch in self.window:
+            if batch.open_attempt is not None:
+                self._end_attempt(batch, AttemptState.LEFT, error)
+        assert self.in_flight == 0
+        self._rewind()
+        return self._drained()
+
+    def unsend(self, batch: Batch) -> list[Batch]:
+        """The request never left the driver: there was no attempt."""
+        batch.withdraw_attempt()
+        self.in_flight -= 1
+        self._rewind()
+        return self._drained()
+
+    def _end_attempt(self, batch: Batch, state: AttemptState, error: str) -> Attempt:
+        attempt = batch.end_attempt(state, error)
+        self.in_flight -= 1
+        assert self.in_flight >= 0
+        return attempt
+
+    def _rewind(self) -> None:
+        """Send nothing until what is in flight is answered; then the first unproved one, alone."""
+        self.proven = None
+        if self.limits.idempotent:
+            self.draining = self.in_flight > 0
+
+    # --- failing ---
+
+    def expire(self, now: float) -> list[Batch]:
+        """Fail what has waited `delivery_timeout_s`."""
+        settled: list[Batch] = []
+        age_s = self.limits.delivery_timeout_s
+        why = FailureReason("delivery_timeout", None, f"not acknowledged within {age_s:g} s")
+        for batch in self.window:
+            if batch.result is None and batch.proved is None and now >= batch.created_s + age_s:
+                settled += self._fail(batch, why)
+        while self.queue and now >= self.queue[0].created_s + age_s:
+            settled += self._fail(self.queue.popleft(), why)
+        if self._hole() is not None:
+            self.draining = self.limits.idempotent and self.in_flight > 0
+        self._drop_settled()
+        return settled + self._drained()
+
+    def fail_all(self, failure: FailureReason) -> list[Batch]:
+        """Fail everything that has no outcome yet (close)."""
+        settled = [b for batch in list(self.unsettled()) for b in self._fail(batch, failure)]
+        self.queue.clear()
+        if self.limits.idempotent:
+            self.draining = self.in_flight > 0
+        self._drop_settled()
+        return settled + self._drained()
+
+    def fail_queue(self, failure: FailureReason) -> list[Batch]:
+        """Fail what has no number yet (no producer id to be had, topic gone)."""
+        settled = [b for batch in self.queue for b in self._fail(batch, failure)]
+        self.queue.clear()
+        return settled
+
+    def leave_topic(self, failure: FailureReason) -> list[Batch]:
+        """The topic was re-created: what may be in the old one fails, the rest goes to the new."""
+        settled: list[Batch] = []
+        for batch in self.window:
+            if batch.result is None and (batch.doubt or batch.open_attempt is not None):
+                settled += self._fail(batch, failure)
+        self.restart_reason = "recreated"
+        self.draining = self.limits.idempotent and self.in_flight > 0
+        self.proven = None
+        return settled + self._drained()
+
+    def _fail(self, batch: Batch, why: FailureReason) -> list[Batch]:
+        if batch.result is not None:
+            return []
+        failure = batch.failure(why.kind, why.error_code, why.message, self.limits.unix_offset_s)
+        batch.result = Result(failure=failure)
+        return [batch]
+
+    # --- after the drain ---
+
+    def _drop_settled(self) -> None:
+        if self.limits.idempotent:
+            while self.window and self.window[0].proved is not None:
+                self.window.popleft()
+        else:
+            kept = [b for b in self.window if b.result is None or b.open_attempt is not None]
+            self.window = deque(kept)
+
+    def _hole(self) -> int | None:
+        """Index in the window of the first batch that failed without being proved."""
+        if self.limits.idempotent:
+            for index, batch in enumerate(self.window):
+                if batch.result is not None and batch.proved is None:
+                    return index
+        return None
+
+    def _drained(self) -> list[Batch]:
+        """Once nothing is in flight: mend the numbering if it was lost or has a hole."""
+        if not self.limits.idempotent:
+            self._drop_settled()
+            return []
+        if self.in_flight:
+            return []
+        self.draining = False
+        hole = self._hole()
+        if self.restart_reason:
+            return self._restart(self.restart_reason)
+        if hole is None:
+            return []
+        followers = [b for i, b in enumerate(self.window) if i >= hole]
+        if all(not b.doubt and b.proved is None for b in followers):
+            self._renumber(hole)
+            return []
+        reason = "expired" if self._failed_by_time(hole) else "refused"
+        return self._restart(reason)
+
+    def _failed_by_time(self, hole: int) -> bool:
+        result = self.window[hole].result
+        return (
+            result is not None
+            and result.failure is not None
+            and result.failure.kind == "delivery_timeout"
+        )
+
+    def _renumber(self, hole: int) -> None:
+        """Close the hole in place: nobody has seen the numbers from here on (rule 7a)."""
+        sequence = self.window[hole].base_sequence
+        kept = [b for i, b in enumerate(self.window) if i < hole or b.result is None]
+        for batch in kept[hole:]:
+            batch.number(self.producer_id, self.producer_epoch, sequence)
+            sequence = sequence_after(sequence, batch.count)
+        self.next_sequence = sequence
+        self.window = deque(kept)
+
+    def _restart(self, reason: str) -> list[Batch]:
+        """Take the next producer epoch and number from 0 again (rules 6, 7b)."""
+        assert self.in_flight == 0
+        settled: list[Batch] = []
+        why = FailureReason(
+            "restart",
+            None,
+            "may have been written: its partition had to restart its numbering "
+            f"({reason}), after which a copy could no longer be told from a new record",
+        )
+        kept: list[Batch] = []
+        for batch in self.window:
+            if batch.proved is not None or batch.result is not None:
+                continue
+            if batch.doubt:
+                settled += self._fail(batch, why)
+            else:
+                batch.base_sequence = NOT_NUMBERED
+                kept.append(batch)
+        self.window.clear()
+        self.queue.extendleft(reversed(kept))
+        self.next_sequence = 0
+        self.proven = None
+        self.restart_reason = ""
+        self.restarts += 1
+        if self.fresh_producer_id or self.producer_epoch >= EPOCH_MAX:
+            self.fresh_producer_id = True
+            self.producer_id = self.producer_epoch = -1
+        elif self.producer_id >= 0:
+            self.producer_epoch += 1
+        return settled
