@@ -1,0 +1,58 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+# Everything lands in .venv/ and .kafka/; `make clean` takes both away.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint format java clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+demo: $(VENV)/.user ## a 3-broker mock cluster, a leader killed under load, a gap report
+	$(BIN)/outlast demo
+
+test: lint java ## lint and all tests, those on a real Apache Kafka included
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.dev ## all tests but those on a real Apache Kafka
+	$(BIN)/python -m pytest -m "not real"
+
+lint: $(VENV)/.dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## take away everything the other targets made
+	rm -rf $(VENV) .kafka .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build dist
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# --- set-up: each step leaves a stamp and is not done twice ---------------------------------------
+
+# As root on Debian and its kin what is missing is installed; elsewhere a message names it.
+apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+	&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) </dev/null; }
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python 3.10 or later is needed: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV) || { $(call apt,python3-venv) && $(PYTHON) -m venv --clear $(VENV); }
+	touch $@
+
+$(VENV)/.user: pyproject.toml $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --editable '.[cli]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(VENV)/.user $@
+
+java:
+	@{ command -v java && command -v mvn; } >/dev/null \
+		|| $(call apt,openjdk-17-jre-headless maven) || $(call apt,openjdk-21-jre-headless maven) \
+		|| echo "Java 17 or later, or Maven, is missing: the tests on a real Kafka will be skipped."
