@@ -1,0 +1,376 @@
+"""A real Apache Kafka of three combined nodes (broker and controller) as child processes.
+
+Rules: nothing outlives the tests (each node dies with this process, is killed when the cluster is
+closed, and once more at exit); every wait has a deadline; what a node said is kept and shown.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tenacity
+
+from tests.real.metadata import MetadataConnection, TopicView, Watch
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = ROOT / ".kafka" / "libs"
+POM = Path(__file__).with_name("pom.xml")
+JVM = [
+    "-Xmx384m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+]
+CLUSTER_ID = "outlast-tests-AAAAAAAA"
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id={node_id}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={folder}/data
+num.partitions=1
+auto.create.topics.enable=false
+auto.leader.rebalance.enable=false
+offsets.topic.num.partitions=3
+offsets.topic.replication.factor=3
+transaction.state.log.num.partitions=3
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+group.initial.rebalance.delay.ms=0
+log.cleaner.dedupe.buffer.size=4194304
+# The default of 1 s holds acks=all back by 1 s after half of all planned moves, on the cluster's
+# side, and would hide the client's share (S3).
+replica.fetch.backoff.ms=50
+"""
+
+
+def missing() -> dict[str, str]:
+    """What this machine lacks to run a real Kafka: word of `OUTLAST_REQUIRE` → reason."""
+    lacks: dict[str, str] = {}
+    java = shutil.which("java")
+    if java is None:
+        lacks["java"] = "no java on the path"
+    else:
+        said = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=False
+        ).stderr
+        digits = said.partition('version "')[2].partition(".")[0].partition('"')[0]
+        if not digits.isdigit() or int(digits) < 17:
+            lacks["java"] = f"Kafka 4 needs Java 17 or later, and this is {said.splitlines()[:1]}"
+    if not _fetched() and shutil.which("mvn") is None:
+        lacks["maven"] = "no mvn on the path to fetch Apache Kafka with"
+    return lacks
+
+
+def _fetched() -> bool:
+    stamp = LIBRARIES / ".complete"
+    return stamp.exists() and stamp.read_text() == POM.read_text()
+
+
+@tenacity.retry(
+    stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(5), reraise=True
+)  # a download: the network may hiccup
+def fetch() -> Path:
+    """The folder with Kafka's jars, fetched by Maven when it is not there yet."""
+    if not _fetched():
+        shutil.rmtree(LIBRARIES, ignore_errors=True)
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={LIBRARIES}"]
+        done = subprocess.run(
+            ["mvn", "-q", "-B", "-f", str(POM), *goal],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"Maven could not fetch Apache Kafka:\n{done.stdout}")
+        (LIBRARIES / ".complete").write_text(POM.read_text())
+    return LIBRARIES
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on, below those that the kernel gives to outgoing connections.
+
+    From that range a client that dials a dead node could be given the node's own port, connect to
+    itself, and keep the node from coming back.
+    """
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+        ceiling = int(text.split()[0])
+    except OSError:
+        ceiling = 32768
+    ports: list[int] = []
+    for port in random.SystemRandom().sample(range(10_000, ceiling), 500):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise RuntimeError(f"no {count} free ports between 10000 and {ceiling}")
+
+
+def until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+    """Ask every 50 ms until `condition` is true; AssertionError after `timeout_s`."""
+    try:
+        tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda ok: not ok)
+            | tenacity.retry_if_exception_type(OSError),
+            wait=tenacity.wait_fixed(0.05),
+            stop=tenacity.stop_after_delay(timeout_s),
+        )(condition)
+    except tenacity.RetryError as error:
+        raise AssertionError(f"not within {timeout_s:g} s: {what} ({error})") from None
+
+
+@dataclass(slots=True)
+class Node:
+    """One broker and controller: its addresses, its folder and its process while it runs."""
+
+    node_id: int
+    port: int
+    controller_port: int
+    folder: Path
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    ending: bool = False  # told to shut down in order
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def properties(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    def tail(self, lines: int = 40) -> str:
+        """The last lines of what the node said."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+class RealCluster:
+    """Three nodes, started and stopped as one, hurt one at a time."""
+
+    __slots__ = ("folder", "nodes")
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ports = free_ports(6)
+        self.nodes = {
+            i: Node(i, ports[i - 1], ports[i + 2], folder / f"node-{i}") for i in (1, 2, 3)
+        }
+
+    def __repr__(self) -> str:
+        states = ", ".join(
+            f"{n.node_id}@{n.port} {'up' if n.running else 'down'}" for n in self.nodes.values()
+        )
+        return f"<RealCluster {states}>"
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Format the nodes' folders, start all nodes and wait until every one lists all three."""
+        fetch()
+        atexit.register(self.close)
+        voters = ",".join(f"{n.node_id}@127.0.0.1:{n.controller_port}" for n in self.nodes.values())
+        for node in self.nodes.values():
+            node.folder.mkdir(parents=True)
+            node.properties.write_text(
+                _PROPERTIES.format(
+                    node_id=node.node_id,
+                    voters=voters,
+                    port=node.port,
+                    controller_port=node.controller_port,
+                    folder=node.folder,
+                )
+            )
+        formats = [self._format(node) for node in self.nodes.values()]
+        for formatting in formats:
+            said, _ = formatting.communicate(timeout=60)
+            assert formatting.returncode == 0, said.decode()
+        for node_id in self.nodes:
+            self.start(node_id)
+        self.wait_ready()
+
+    def close(self) -> None:
+        """Kill what still runs. May be called twice."""
+        for node in self.nodes.values():
+            if node.running:
+                assert node.process is not None
+                node.process.kill()  # also ends a stopped process
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.process.wait(timeout=20)
+        atexit.unregister(self.close)
+
+    def wait_ready(self) -> None:
+        """Until every node is up and lists all nodes, and every replica is in sync."""
+        for node in self.nodes.values():
+            until(lambda node=node: self._ready(node), f"node {node.node_id} ready")
+
+    def heal(self) -> None:
+        """Bring every node back, whatever was done to it, and wait until all is in sync."""
+        for node_id, node in self.nodes.items():
+            if node.running:
+                self.sigcont(node_id)
+            if node.ending:
+                node.process.wait(timeout=30)
+            if not node.running:
+                self.start(node_id)
+        self.wait_ready()
+
+    # --- what tests do to it ---------------------------------------------------------------------
+
+    def start(self, node_id: int) -> None:
+        """Start a node; returns at once."""
+        node = self.nodes[node_id]
+        assert not node.running
+        node.ending = False
+        with node.log.open("ab") as log:
+            node.process = subprocess.Popen(
+                [*_bound_to_this_process(), "java", *JVM, *self._main("kafka.Kafka", node)],
+                cwd=node.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def sigterm(self, node_id: int) -> None:
+        """Begin a controlled shutdown: the node hands its leaderships over, then ends."""
+        self._signal(node_id, signal.SIGTERM)
+        self.nodes[node_id].ending = True
+
+    def sigkill(self, node_id: int) -> None:
+        """Crash a node."""
+        self._signal(node_id, signal.SIGKILL)
+
+    def sigstop(self, node_id: int) -> None:
+        """Silence a node: its sockets stay open and take connections, nothing comes back."""
+        self._signal(node_id, signal.SIGSTOP)
+
+    def sigcont(self, node_id: int) -> None:
+        """Wake a silenced node."""
+        self._signal(node_id, signal.SIGCONT)
+
+    # --- what an admin sees ----------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> list[str]:
+        return [f"127.0.0.1:{node.port}" for node in self.nodes.values()]
+
+    def topic(self, name: str) -> TopicView:
+        """The topic as the first node that answers sees it."""
+        refused: OSError | None = None
+        for node in self.nodes.values():
+            if not node.running:
+                continue
+            try:
+                with MetadataConnection("127.0.0.1", node.port) as admin:
+                    return admin.topics([name])[name]
+            except OSError as error:
+                refused = error
+        raise OSError(f"no node answers: {refused}")
+
+    def leader(self, topic: str, partition: int) -> tuple[int, int]:
+        """Leader node (-1: none) and leader epoch."""
+        view = self.topic(topic).partitions[partition]
+        return view.leader, view.leader_epoch
+
+    def create_topic(
+        self, name: str, partitions: int, *, replication: int = 3, min_isr: int = 2
+    ) -> None:
+        """Create a topic and wait until every node knows all its leaders, all in sync."""
+        self._create(name, partitions, replication, min_isr)
+
+        def known() -> bool:
+            return all(
+                self._view(node, name).in_sync(partitions, replication)
+                for node in self.nodes.values()
+                if node.running
+            )
+
+        until(known, f"every node knows {name}")
+
+    @contextmanager
+    def watch(self, topic: str, *, without: Collection[int] = ()) -> Iterator[Watch]:
+        """Watch a topic's leaders on connections of its own, from all nodes but `without`."""
+        ports = {i: n.port for i, n in self.nodes.items() if i not in without and n.running}
+        watch = Watch(topic, {i: ("127.0.0.1", port) for i, port in ports.items()})
+        try:
+            yield watch
+        finally:
+            watch.stop()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _main(self, main_class: str, node: Node, *arguments: str) -> list[str]:
+        return ["-cp", f"{LIBRARIES}/*", main_class, *arguments, str(node.properties)]
+
+    def _format(self, node: Node) -> subprocess.Popen[bytes]:
+        main = self._main("kafka.tools.StorageTool", node, "format", "-t", CLUSTER_ID, "-c")
+        return subprocess.Popen(
+            ["java", *JVM, *main],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def _signal(self, node_id: int, number: signal.Signals) -> None:
+        node = self.nodes[node_id]
+        assert node.running, f"node {node_id} does not run\n{node.tail()}"
+        assert node.process is not None
+        node.process.send_signal(number)
+        if number == signal.SIGKILL:
+            node.process.wait(timeout=20)
+
+    def _ready(self, node: Node) -> bool:
+        if not node.running:
+            raise AssertionError(f"node {node.node_id} ended\n{node.tail()}")
+        with MetadataConnection("127.0.0.1", node.port) as admin:
+            topics = admin.topics(None)
+            return len(admin.nodes) == len(self.nodes) and all(
+                set(p.isr) == set(p.replicas)
+                for topic in topics.values()
+                for p in topic.partitions.values()
+            )
+
+    def _view(self, node: Node, topic: str) -> TopicView:
+        with MetadataConnection("127.0.0.1", node.port) as admin:
+            return admin.topics([topic])[topic]
+
+    def _create(self, name: str, partitions: int, replication: int, min_isr: int) -> None:
+        from kafka.admin import KafkaAdminClient, NewTopic
+
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        try:
+            configs = {"min.insync.replicas": str(min_isr)}
+            admin.create_topics([NewTopic(name, partitions, replication, topic_configs=configs)])
+        finally:
+            admin.close()
+
+
+def _bound_to_this_process() -> list[str]:
+    """A prefix that has the kernel kill the node when this process dies, however it dies."""
+    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+
+
+assert os.name == "posix", "the real cluster is stopped and silenced with POSIX signals"

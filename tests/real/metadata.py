@@ -1,0 +1,170 @@
+"""Metadata as an admin client sees it, on plain sockets, without a line of outlast.
+
+The judge of "when could anybody know the new leader": `Watch` asks every node about every 10 ms
+and notes when the first of them named it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+_VERSION = 12
+_PAUSE_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition in one Metadata answer."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic in one Metadata answer; no partitions when the node does not know it."""
+
+    partitions: Mapping[int, PartitionView]
+
+    def in_sync(self, partitions: int, replication: int) -> bool:
+        """Whether all partitions are there, with a leader and all replicas in sync."""
+        return len(self.partitions) == partitions and all(
+            p.leader >= 0 and len(p.isr) == replication for p in self.partitions.values()
+        )
+
+
+class MetadataConnection:
+    """One connection to one node that asks for nothing but metadata. Raises OSError."""
+
+    def __init__(self, host: str, port: int, timeout_s: float = 2.0) -> None:
+        self._socket = socket.create_connection((host, port), timeout_s)
+        self._correlation_id = 0
+        self.nodes: tuple[int, ...] = ()  # the broker list of the last answer
+
+    def __enter__(self) -> MetadataConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def topics(self, names: Sequence[str] | None) -> dict[str, TopicView]:
+        """Views of the topics named, or of all."""
+        topic = MetadataRequest.MetadataRequestTopic
+        request = MetadataRequest(
+            version=_VERSION,
+            topics=None if names is None else [topic(name=name) for name in names],
+            allow_auto_topic_creation=False,
+        )
+        self._correlation_id += 1
+        request.with_header(correlation_id=self._correlation_id, client_id="admin")
+        self._socket.sendall(request.encode(version=_VERSION, header=True, framed=True))
+        (size,) = struct.unpack(">i", self._read(4))
+        response = MetadataResponse.decode(self._read(size), version=_VERSION, header=True)
+        self.nodes = tuple(broker.node_id for broker in response.brokers)
+        return {topic.name: _view(topic) for topic in response.topics}
+
+    def _read(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self._socket.recv(size - len(parts))
+            if not part:
+                raise ConnectionResetError("closed by the node")
+            parts += part
+        return bytes(parts)
+
+
+def _view(topic) -> TopicView:
+    return TopicView(
+        {
+            p.partition_index: PartitionView(
+                p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes)
+            )
+            for p in topic.partitions
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSeen:
+    """The first sight of a leader at an epoch, by whichever node named it first."""
+
+    at_s: float  # monotonic
+    leader: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class Watch:
+    """Watches the leaders of one topic from several nodes, each on a connection and a thread."""
+
+    topic: str
+    addresses: Mapping[int, tuple[str, int]]
+    _seen: dict[int, dict[int, LeaderSeen]] = field(default_factory=dict)  # partition → epoch
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for host, port in self.addresses.values():
+            thread = threading.Thread(target=self._run, args=(host, port), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def wait_leader_change(
+        self, partition: int, *, newer_than: int, timeout_s: float = 30.0
+    ) -> LeaderSeen:
+        """The first sight of a leader (not -1) at an epoch above `newer_than`."""
+
+        def found() -> LeaderSeen | None:
+            epochs = self._seen.get(partition, {})
+            newer = [seen for epoch, seen in epochs.items() if epoch > newer_than]
+            return min(newer, key=lambda seen: seen.at_s, default=None)
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: found() is not None, timeout_s), (
+                f"no leader of {self.topic}-{partition} after epoch {newer_than} in {timeout_s:g} s"
+            )
+            seen = found()
+        assert seen is not None
+        return seen
+
+    def _run(self, host: str, port: int) -> None:
+        connection: MetadataConnection | None = None
+        while not self._stopping.wait(_PAUSE_S):
+            try:
+                if connection is None:
+                    connection = MetadataConnection(host, port)
+                view = connection.topics([self.topic])[self.topic]
+            except OSError:  # this node is down or silent: others tell, and it is asked again
+                if connection is not None:
+                    connection.close()
+                connection = None
+                continue
+            self._note(view, time.monotonic())
+        if connection is not None:
+            connection.close()
+
+    def _note(self, view: TopicView, now: float) -> None:
+        with self._changed:
+            for index, p in view.partitions.items():
+                epochs = self._seen.setdefault(index, {})
+                if p.leader >= 0 and p.leader_epoch not in epochs:
+                    epochs[p.leader_epoch] = LeaderSeen(now, p.leader, p.leader_epoch)
+                    self._changed.notify_all()

@@ -1,0 +1,67 @@
+"""The account can fail: each kind of damage to a log is told apart. Needs no Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.real.load import CLEAN, Account, Entry, Ledger, account, turn
+
+
+def told(acked: dict[int, int], failed: tuple[int, ...] = ()) -> Ledger:
+    """A ledger of partition 0: counter → offset of each ack, and counters that failed."""
+    ledger = Ledger()
+    ledger.sent[0] = len(acked) + len(failed)
+    for counter, offset in acked.items():
+        ledger.acked(0, counter, offset)
+    for counter in failed:
+        ledger.failed(0, counter, TimeoutError())
+    return ledger
+
+
+def log(*counters: int, epochs: tuple[int, ...] = ()) -> dict[int, list[Entry]]:
+    return {
+        0: [
+            Entry(offset, epochs[offset] if epochs else 0, counter)
+            for offset, counter in enumerate(counters)
+        ]
+    }
+
+
+def test_a_good_log_is_clean() -> None:
+    assert str(account(told({0: 0, 1: 1, 2: 2}), log(0, 1, 2))) == CLEAN
+
+
+@pytest.mark.parametrize(
+    ("ledger", "found", "damage"),
+    [
+        (told({0: 0, 1: 1, 2: 2}), log(0, 1), {"lost": [(0, 2)], "misplaced": [(0, 2)]}),
+        (told({0: 0, 1: 1}), log(0, 1, 1), {"duplicated": [(0, 1)]}),
+        (told({0: 0, 1: 2, 2: 1}), log(0, 2, 1), {"out_of_order": [(0, 1)]}),
+        (told({0: 1, 1: 1}), log(0, 1), {"misplaced": [(0, 0)]}),
+        (told({0: 0}, failed=(1,)), log(0), {"failed": [(0, 1)]}),
+    ],
+    ids=["lost", "duplicated", "out of order", "misplaced", "failed"],
+)
+def test_each_damage_is_told(
+    ledger: Ledger, found: dict[int, list[Entry]], damage: dict[str, list[tuple[int, int]]]
+) -> None:
+    assert account(ledger, found) == Account(**damage)
+    assert str(account(ledger, found)) != CLEAN
+
+
+def test_a_future_without_an_end_or_with_two_is_told() -> None:
+    ledger = told({0: 0})
+    ledger.sent[0] += 1
+    ledger.failed(0, 0, TimeoutError())
+    found = account(ledger, log(0))
+    assert found.settled_twice == [(0, 0)]
+    ledger = told({0: 0})
+    ledger.sent[0] += 1
+    assert account(ledger, log(0)).unsettled == 1
+
+
+def test_the_log_tells_which_ack_was_the_new_leaders() -> None:
+    ledger = told({0: 0, 1: 1, 2: 2, 3: 3})
+    passage = turn(ledger, log(0, 1, 2, 3, epochs=(4, 4, 5, 5)), 0, new_epoch=5)
+    assert passage.last_ack_s == ledger.acks[0][1].at_s
+    assert passage.first_ack_s == ledger.acks[0][2].at_s
