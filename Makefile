@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format java clean
+.PHONY: help demo test test-fast lint format docs java clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -28,6 +28,9 @@ lint: $(VENV)/.dev ## ruff and mypy
 format: $(VENV)/.dev ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev ## make the tables in the documents anew from the code
+	$(BIN)/python -m docs.tables
 
 clean: ## take away everything the other targets made
 	rm -rf $(VENV) .kafka .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build dist

@@ -1,0 +1,127 @@
+"""Keeps the tables in the documents true: made from the code, between two marks in the page.
+
+`make docs` rewrites them; `tests/test_docs.py` fails when a page says something else.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from outlast import config
+from outlast.engine import verdict
+from outlast.engine.messages import AttemptState
+
+FOLDER = Path(__file__).parent
+WITH_OFFSET = "base_offset ≥ 0"
+
+
+def verdicts() -> str:
+    """What each answer to a Produce request means.
+
+    Left to sentences of the page: codes that mean nothing special, and an error's base_offset ≥ 0
+    where it does nothing but what it does to every error.
+    """
+    rows = verdict.table()
+    usual = {row.code: row.judgement for row in rows if row.code is not None and not row.when}
+    rest = usual[1]  # a code that no broker answers to Produce
+    rest_codes = [code for code, j in usual.items() if _bare(j) == _bare(rest)]
+    shown = [
+        ("" if row.code is None else str(row.code), _signal(row), *_meaning(row.judgement))
+        for row in rows
+        if row.code not in rest_codes
+        and not (row.when == WITH_OFFSET and row.judgement == _appended(usual[row.code]))
+    ]
+    shown.append(("", f"the other {len(rest_codes)} codes, and unknown ones", *_meaning(rest)))
+    return _table(("code", "signal", "verdict", "this attempt is", "cause of the gap"), shown)
+
+
+def _signal(row: verdict.Row) -> str:
+    return f"{row.judgement.name}, {row.when}" if row.when else row.judgement.name
+
+
+def _bare(judgement: verdict.Judgement) -> verdict.Judgement:
+    return replace(judgement, name="", error_code=None)
+
+
+def _appended(usual: verdict.Judgement) -> verdict.Judgement:
+    """An error with an offset: the attempt is doubtful, and REFRESH becomes UNSURE."""
+    refresh = usual.verdict is verdict.Verdict.REFRESH
+    unsure = verdict.Verdict.UNSURE if refresh else usual.verdict
+    return replace(usual, verdict=unsure, state=AttemptState.DOUBTFUL)
+
+
+def _meaning(judgement: verdict.Judgement) -> tuple[str, str, str]:
+    if judgement.stall:
+        cause = "none: a stall"
+    else:
+        cause = judgement.cause.value if judgement.cause else "none"
+    return judgement.verdict.name, judgement.state.value, cause
+
+
+def settings() -> str:
+    """Every keyword of the producer."""
+    return _table(
+        ("keyword", "default", "meaning"),
+        ((f"`{s.name}`", _default(s), s.doc) for s in config.SETTINGS.values()),
+    )
+
+
+def differences() -> str:
+    """Keywords that kafka-python does not have, or whose meaning or default is another one."""
+    return _table(
+        ("keyword", "default", "what differs"),
+        (
+            (f"`{s.name}`", _default(s), s.differs if s.differs != "new" else f"new: {s.doc}")
+            for s in config.SETTINGS.values()
+            if s.differs
+        ),
+    )
+
+
+def _default(setting: config.Setting) -> str:
+    value = setting.default
+    if setting.name == "socket_options":
+        return "`TCP_NODELAY`"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+        return f"`{value:_}`"
+    if value is selectors.DefaultSelector:  # which class that is depends on the machine
+        return "`DefaultSelector`"
+    if isinstance(value, type):
+        return f"`{value.__name__}`"
+    shown = repr(value)
+    return f"`{type(value).__name__}`" if shown.startswith("<") else f"`{shown}`"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "verdicts": ("failure-semantics.md", verdicts),
+    "settings": ("settings.md", settings),
+    "differences": ("compatibility.md", differences),
+}
+
+
+def rewritten(name: str, text: str) -> str:
+    """The page with this table made anew."""
+    _, make = TABLES[name]
+    begin, end = f"<!-- table: {name} (make docs) -->", "<!-- end -->"
+    made, count = _between(name).subn(lambda _: f"{begin}\n{make()}\n{end}", text)
+    assert count == 1, f"the page needs one pair of marks {begin} … {end}"
+    return made
+
+
+def _between(name: str) -> re.Pattern[str]:
+    return re.compile(rf"<!-- table: {name} .*?-->.*?<!-- end -->", re.DOTALL)
+
+
+if __name__ == "__main__":
+    for name, (page, _) in TABLES.items():
+        path = FOLDER / page
+        path.write_text(rewritten(name, path.read_text(encoding="utf-8")), encoding="utf-8")
