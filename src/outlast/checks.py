@@ -176,7 +176,7 @@ def parse_bootstrap(value: Any) -> tuple[tuple[str, int], ...]:
     one string with commas or a list of strings.
     """
     name = "bootstrap_servers"
-    entries = value.strip().split(",") if isinstance(value, str) else value
+    entries = [e for e in value.split(",") if e.strip()] if isinstance(value, str) else value
     if not isinstance(entries, Iterable) or isinstance(entries, (bytes, Mapping)):
         refuse(name, value, BOOTSTRAP.allowed, wrong_type=True)
     addresses = []
