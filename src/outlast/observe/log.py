@@ -1,0 +1,208 @@
+"""Facts as lines of the standard logger "outlast": few, and each worth reading.
+
+WARNING when a gap opens and when one cost records, INFO when a partition takes records again.
+Nothing is written per record, batch or attempt. What repeats is told once per episode: the same
+loss of the same node, or the same complaint, again only after `EPISODE_S`, with the number of
+repeats. What comes in crowds (a dead broker opens a gap in each of its partitions) is bounded:
+`LINES_PER_WINDOW` lines of a kind in `WINDOW_S`; the next line of that kind tells how many
+were left out. Time is the facts' own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from outlast.engine.messages import (
+    Complaint,
+    ConnectionLost,
+    Fact,
+    Gap,
+    GapEnd,
+    GapEnded,
+    GapOpened,
+    GapOutcome,
+    GapSettled,
+    LeaderChanged,
+    Loss,
+    PartitionRestarted,
+)
+
+logger = logging.getLogger("outlast")
+
+EPISODE_S = 60.0
+EPISODES_KEPT = 256
+WINDOW_S = 10.0
+LINES_PER_WINDOW = 20
+
+_GRAVE = frozenset({Loss.AUTHENTICATION, Loss.UNSUPPORTED})
+
+
+class LogObserver:
+    """Writes one producer's facts to the log.
+
+    Args:
+        trace_id: gives the trace of a gap by its number, if it has one.
+    """
+
+    def __init__(self, trace_id: Callable[[int], str | None] | None = None) -> None:
+        self._trace_id = trace_id
+        self._crowds: dict[str, _Crowd] = {}
+        self._episodes: dict[object, _Episode] = {}
+
+    def __repr__(self) -> str:
+        return f"<LogObserver episodes={len(self._episodes)}>"
+
+    def __call__(self, facts: Sequence[Fact]) -> None:
+        """Write what is worth a line."""
+        for fact in facts:
+            match fact:
+                case GapOpened():
+                    self._crowded("gap opened", fact.at_s, logging.WARNING, self._opening(fact.gap))
+                case GapEnded():
+                    self._crowded("gap ended", fact.at_s, logging.INFO, _ending(fact.gap))
+                case GapSettled() if fact.gap.outcome is GapOutcome.REPORTED:
+                    self._crowded("gap cost", fact.at_s, logging.WARNING, _cost(fact.gap))
+                case ConnectionLost():
+                    key = (fact.connection.node_id, fact.loss)
+                    self._episodic(key, fact.at_s, _level_of(fact), _loss(fact))
+                case Complaint():
+                    level = logging.ERROR if fact.level == "error" else logging.WARNING
+                    self._episodic(fact.text, fact.at_s, level, fact.text)
+                case LeaderChanged():
+                    self._crowded("leader", fact.at_s, logging.DEBUG, _leader_change(fact))
+                case PartitionRestarted():
+                    self._crowded("restart", fact.at_s, logging.INFO, _restart(fact))
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+    def _opening(self, gap: Gap) -> str:
+        since = datetime.fromtimestamp(gap.begin_unix_s).isoformat(" ", "milliseconds")
+        trace_id = self._trace_id and self._trace_id(gap.number)
+        return (
+            f"{gap.topic}-{gap.partition} takes no records since {since}: {gap.trigger} "
+            f"from node {gap.old_leader} (epoch {gap.old_leader_epoch}); records wait [gap "
+            f"{gap.number}{f', trace_id {trace_id}' if trace_id else ''}]"
+        )
+
+    def _crowded(self, kind: str, at_s: float, level: int, text: str) -> None:
+        if not logger.isEnabledFor(level):
+            return
+        crowd = self._crowds.setdefault(kind, _Crowd())
+        if crowd.admits(at_s):
+            logger.log(level, "%s%s", text, _left_out(crowd.taken()))
+
+    def _episodic(self, key: object, at_s: float, level: int, text: str) -> None:
+        if not logger.isEnabledFor(level):
+            return
+        episode = self._episodes.get(key)
+        if episode is not None and at_s - episode.told_s < EPISODE_S:
+            episode.repeats += 1
+            return
+        repeats = 0 if episode is None else episode.repeats
+        self._episodes.pop(key, None)
+        self._episodes[key] = _Episode(at_s)
+        if len(self._episodes) > EPISODES_KEPT:
+            del self._episodes[next(iter(self._episodes))]
+        logger.log(level, "%s%s", text, f" ({repeats} times more before)" if repeats else "")
+
+
+class _Crowd:
+    """Lines of one kind."""
+
+    __slots__ = ("_left_out", "_lines", "_window_s")
+
+    def __init__(self) -> None:
+        self._window_s = float("-inf")
+        self._lines = self._left_out = 0
+
+    def admits(self, at_s: float) -> bool:
+        """Whether one more line may be written now; if not, it is counted."""
+        if at_s - self._window_s >= WINDOW_S:
+            self._window_s, self._lines = at_s, 0
+        self._lines += 1
+        if self._lines > LINES_PER_WINDOW:
+            self._left_out += 1
+            return False
+        return True
+
+    def taken(self) -> int:
+        """How many were left out since the last one written."""
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+
+class _Episode:
+    """Something that keeps happening."""
+
+    __slots__ = ("repeats", "told_s")
+
+    def __init__(self, told_s: float) -> None:
+        self.told_s = told_s
+        self.repeats = 0
+
+
+def _left_out(count: int) -> str:
+    return f" ({count} lines like this were left out)" if count else ""
+
+
+def _ending(gap: Gap) -> str:
+    name = f"{gap.topic}-{gap.partition}"
+    match gap.ended_by:
+        case GapEnd.ACK:
+            what = f"{name} takes records again"
+        case GapEnd.LEADER_USABLE:
+            what = f"{name} has a usable leader again, nothing waits for it"
+        case _:
+            reason = gap.ended_by.value if gap.ended_by else "unknown"
+            what = f"{name} is watched no longer ({reason})"
+    return (
+        f"{what}, after {gap.duration_s:.3f} s: detecting {gap.detecting_s:.3f}, "
+        f"unavailable {gap.unavailable_s:.3f}, reconnecting {gap.reconnecting_s:.3f}, "
+        f"resuming {gap.resuming_s:.3f}; node {gap.old_leader} → {gap.new_leader}, "
+        f"epoch {gap.old_leader_epoch} → {gap.new_leader_epoch}, attempts {gap.attempts} "
+        f"[gap {gap.number}]"
+    )
+
+
+def _cost(gap: Gap) -> str:
+    lost = {
+        "expired": gap.records_expired,
+        "failed": gap.records_failed,
+        "refused by send()": gap.records_refused,
+    }
+    told = ", ".join(f"{count} {fate}" for fate, count in lost.items() if count)
+    return (
+        f"{gap.topic}-{gap.partition}: records that met the gap were not all delivered: "
+        f"{told or 'fate unknown'}, {gap.records_delivered} delivered [gap {gap.number}]"
+    )
+
+
+def _level_of(fact: ConnectionLost) -> int:
+    if fact.loss in _GRAVE:
+        return logging.ERROR
+    idle = fact.loss is Loss.CLOSED and not fact.unanswered  # brokers close idle connections
+    return logging.DEBUG if idle else logging.WARNING
+
+
+def _loss(fact: ConnectionLost) -> str:
+    detail = f": {fact.detail}" if fact.detail else ""
+    unanswered = f", {fact.unanswered} requests unanswered" if fact.unanswered else ""
+    return f"connection {fact.connection} to {fact.address} {fact.loss.value}{detail}{unanswered}"
+
+
+def _leader_change(fact: LeaderChanged) -> str:
+    return (
+        f"{fact.topic}-{fact.partition}: leader {fact.old_leader} → {fact.new_leader}, "
+        f"epoch {fact.old_leader_epoch} → {fact.new_leader_epoch}, "
+        f"told by {'a hint' if fact.by_hint else 'metadata'}"
+    )
+
+
+def _restart(fact: PartitionRestarted) -> str:
+    return (
+        f"{fact.topic}-{fact.partition} numbers from 0 again under producer id "
+        f"{fact.producer_id}, epoch {fact.producer_epoch}: {fact.reason}"
+    )

@@ -1,0 +1,167 @@
+"""Facts as Prometheus metrics: plain counters and histograms, so that multiprocess mode works.
+
+* `outlast_partition_gap_seconds_total` is the base of dashboards. It starts at 0 with a
+  partition's first record (a series that is born above 0 loses its first value to `rate()`),
+  takes the backdated part of a gap at once and advances while the gap is open; a polled gauge
+  would miss most short gaps. At most `PARTITIONS_SHOWN` partitions of a registry have a series of
+  their own, later ones share `partition="_other"` of their topic.
+* What can still change is not counted: phases are added when the gap has ended, its outcome when
+  the records that met it are settled. Counters never go back.
+* The duration histogram takes gaps that ended in an ack, no others: the rest are censored.
+* Per batch one cached child is increased (0.3 µs), nothing per record.
+
+All producers of a process share the metrics of a registry; a gap's number is of one producer, so
+each has a `PrometheusObserver` of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+
+from outlast.engine.messages import (
+    Fact,
+    Gap,
+    GapAdvanced,
+    GapEnd,
+    GapEnded,
+    GapOpened,
+    GapSettled,
+    PartitionSeen,
+    Phase,
+    RecordsSettled,
+)
+
+# Kafka's clocks are edges: back-off 0.1, KRaft session 9, request 30, max block 60, delivery 120
+GAP_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 90, 120)
+PARTITIONS_SHOWN = 1000
+OTHER = "_other"
+
+
+class PrometheusObserver:
+    """Turns one producer's facts into metrics of `registry`."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._metrics = _MetricSet.of(registry)
+        self._told_s: dict[int, float] = {}  # seconds of each open gap that are in the counter
+
+    def __repr__(self) -> str:
+        return f"<PrometheusObserver open_gaps={len(self._told_s)}>"
+
+    def __call__(self, facts: Sequence[Fact]) -> None:
+        """Count these facts."""
+        for fact in facts:
+            match fact:
+                case RecordsSettled():
+                    self._metrics.count_records(fact)
+                case PartitionSeen():
+                    self._metrics.partition_gap_seconds(fact.topic, fact.partition)
+                case GapOpened() | GapAdvanced():
+                    self._advance(fact.gap)
+                case GapEnded():
+                    self._advance(fact.gap)
+                    self._told_s.pop(fact.gap.number, None)
+                    self._metrics.count_duration(fact.gap)
+                case GapSettled():
+                    self._metrics.count_outcome(fact.gap)
+
+    def close(self) -> None:
+        """Forget the open gaps; what was counted stays."""
+        self._told_s.clear()
+
+    def _advance(self, gap: Gap) -> None:
+        more_s = gap.duration_s - self._told_s.get(gap.number, 0.0)
+        self._told_s[gap.number] = gap.duration_s
+        self._metrics.partition_gap_seconds(gap.topic, gap.partition).inc(max(0.0, more_s))
+
+
+class _MetricSet:
+    """The metrics in one registry, shared by all producers of the process."""
+
+    _sets: ClassVar[WeakKeyDictionary[CollectorRegistry, _MetricSet]] = WeakKeyDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> _MetricSet:
+        """The registry's set; registering the same names twice would raise."""
+        with cls._lock:
+            if registry not in cls._sets:
+                cls._sets[registry] = cls(registry)
+            return cls._sets[registry]
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._partition_seconds = Counter(
+            "outlast_partition_gap_seconds_total",
+            "Seconds in which a partition did not take this process's records; "
+            "advances while a gap is open.",
+            ["topic", "partition"],
+            registry=registry,
+        )
+        self._gap_seconds = Counter(
+            "outlast_gap_seconds_total",
+            "Partition-seconds of ended gaps, by whose time it was.",
+            ["topic", "phase"],
+            registry=registry,
+        )
+        self._gaps = Counter(
+            "outlast_gaps_total",
+            "Gaps whose records are all settled: absorbed (all delivered), reported (some failed) "
+            "or abandoned (no end was seen).",
+            ["topic", "cause", "outcome"],
+            registry=registry,
+        )
+        self._durations = Histogram(
+            "outlast_gap_duration_seconds",
+            "From the first attempt refused to the first one accepted, per partition.",
+            ["topic", "cause"],
+            buckets=GAP_BUCKETS_S,
+            registry=registry,
+        )
+        self._records = Counter(
+            "outlast_records_total",
+            "Records acknowledged or failed.",
+            ["topic", "result"],
+            registry=registry,
+        )
+        self._partitions: dict[tuple[str, int], Counter] = {}
+        self._results: dict[str, tuple[Counter, Counter]] = {}
+
+    def partition_gap_seconds(self, topic: str, partition: int) -> Counter:
+        """The partition's counter, or its topic's common one once the limit is reached."""
+        child = self._partitions.get((topic, partition))
+        if child is not None:
+            return child
+        with self._lock:
+            if len(self._partitions) >= PARTITIONS_SHOWN:
+                return self._partition_seconds.labels(topic, OTHER)
+            child = self._partition_seconds.labels(topic, str(partition))
+            return self._partitions.setdefault((topic, partition), child)
+
+    def count_records(self, fact: RecordsSettled) -> None:
+        """One batch."""
+        children = self._results.get(fact.topic)
+        if children is None:
+            acked = self._records.labels(fact.topic, "acked")
+            failed = self._records.labels(fact.topic, "failed")
+            children = self._results.setdefault(fact.topic, (acked, failed))
+        if fact.acked:
+            children[0].inc(fact.acked)
+        if fact.failed:
+            children[1].inc(fact.failed)
+
+    def count_duration(self, gap: Gap) -> None:
+        """A gap has ended: its phases are final."""
+        for phase in Phase:
+            seconds: float = getattr(gap, f"{phase.value}_s")
+            self._gap_seconds.labels(gap.topic, phase.value).inc(seconds)
+        if gap.ended_by is GapEnd.ACK:
+            self._durations.labels(gap.topic, gap.cause.value).observe(gap.duration_s)
+
+    def count_outcome(self, gap: Gap) -> None:
+        """The records that met a gap are settled."""
+        outcome = gap.outcome.value if gap.outcome else "unknown"
+        self._gaps.labels(gap.topic, gap.cause.value, outcome).inc()

@@ -1,0 +1,247 @@
+"""Spans: one root span per gap, with the gap's own times and what became of its records."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.semconv._incubating.attributes import messaging_attributes
+from opentelemetry.semconv.attributes import error_attributes
+from opentelemetry.trace import SpanKind, StatusCode
+
+from outlast.engine.gap import GapRecorder
+from outlast.engine.messages import Cause, Fact
+from outlast.observe import otel
+from outlast.observe.otel import EVENTS_KEPT, SPANS_OPEN, OtelObserver
+
+UNIX_S = 1_700_000_000.0
+TP = ("orders", 3)
+
+
+class Traced:
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.observer = OtelObserver(self.provider, client_id="billing")
+        self.gaps = GapRecorder(UNIX_S)
+
+    @property
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        return self.exporter.get_finished_spans()
+
+    def refused(self, sent_s: float, now: float, tp: tuple[str, int] = TP) -> None:
+        self.observer(refused(self.gaps, sent_s, now, tp))
+
+    def evidence(self, now: float) -> None:
+        self.observer(self.gaps.evidence(TP, leader=2, leader_epoch=8, now=now))
+
+    def accepted(self, sent_s: float, now: float) -> None:
+        self.observer(self.gaps.sent(TP, sent_s))
+        self.observer(self.gaps.accepted(TP, sent_s=sent_s, leader=2, leader_epoch=8, now=now))
+
+
+def refused(gaps: GapRecorder, sent_s: float, now: float, tp: tuple[str, int] = TP) -> list[Fact]:
+    return gaps.refused(
+        tp,
+        cause=Cause.NOT_LEADER,
+        trigger="NOT_LEADER_OR_FOLLOWER",
+        sent_s=sent_s,
+        leader=1,
+        leader_epoch=7,
+        last_ack_s=4.0,
+        now=now,
+    )
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    traced = Traced()
+    yield traced
+    traced.observer.close()
+    traced.provider.shutdown()
+
+
+def ns(at_s: float) -> int:
+    return int(UNIX_S) * 10**9 + round(at_s * 1e9)
+
+
+def test_an_absorbed_gap_is_one_root_span_without_an_error(traced: Traced) -> None:
+    with traced.provider.get_tracer("app").start_as_current_span("request"):
+        traced.refused(sent_s=5.0, now=5.25)
+        traced.evidence(6.0)
+        traced.accepted(sent_s=6.5, now=7.0)
+    span = traced.spans[0]  # the request's span ends later
+    assert span.name == "partition_gap orders"
+    assert span.kind is SpanKind.INTERNAL
+    assert span.parent is None
+    assert (span.start_time, span.end_time) == (ns(5.0), ns(7.0))
+    assert span.status.status_code is StatusCode.UNSET
+    assert span.instrumentation_scope is not None
+    assert span.instrumentation_scope.name == "outlast"
+    assert span.attributes is not None
+    assert dict(span.attributes) == {
+        "messaging.system": "kafka",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": "3",
+        "messaging.client.id": "billing",
+        "outlast.gap.number": 1,
+        "outlast.gap.cause": "not_leader",
+        "outlast.gap.trigger": "NOT_LEADER_OR_FOLLOWER",
+        "outlast.gap.leader.id": 1,
+        "outlast.gap.leader_epoch": 7,
+        "outlast.gap.last_ack_age": 1.0,
+        "outlast.gap.duration": 2.0,
+        "outlast.gap.phase.detecting.duration": 0.25,
+        "outlast.gap.phase.unavailable.duration": 0.75,
+        "outlast.gap.phase.reconnecting.duration": 0.5,
+        "outlast.gap.phase.resuming.duration": 0.5,
+        "outlast.gap.connecting.duration": 0.0,
+        "outlast.gap.cluster.duration.min": 0.0,
+        "outlast.gap.cluster.duration.max": pytest.approx(1.1),
+        "outlast.gap.new_leader.id": 2,
+        "outlast.gap.new_leader_epoch": 8,
+        "outlast.gap.attempts": 2,
+        "outlast.gap.metadata_refreshes": 0,
+        "outlast.gap.records.delivered": 0,
+        "outlast.gap.records.expired": 0,
+        "outlast.gap.records.failed": 0,
+        "outlast.gap.records.refused": 0,
+        "outlast.gap.ended_by": "ack",
+        "outlast.gap.outcome": "absorbed",
+        "outlast.gap.phase_changes": 4,
+    }
+    told = [
+        (dict(event.attributes or {})["outlast.gap.phase"], event.timestamp)
+        for event in span.events
+    ]
+    assert told == [
+        ("unavailable", ns(5.25)),
+        ("reconnecting", ns(6.0)),
+        ("resuming", ns(6.5)),
+        ("accepted", ns(7.0)),
+    ]
+
+
+def test_the_span_waits_for_the_outcome_and_ends_with_the_gap(traced: Traced) -> None:
+    traced.refused(sent_s=5.0, now=5.25)
+    number = traced.gaps.met(TP)
+    assert number is not None
+    traced.gaps.joined(number)
+    traced.accepted(sent_s=6.5, now=7.0)
+    assert traced.spans == ()
+    traced.observer(traced.gaps.settled(number, "expired", 4, 90.0))
+    (span,) = traced.spans
+    assert span.end_time == ns(7.0)
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == "NOT_LEADER_OR_FOLLOWER"
+    assert span.attributes["outlast.gap.outcome"] == "reported"
+    assert span.attributes["outlast.gap.records.expired"] == 4
+
+
+def test_close_ends_an_open_gap_as_abandoned(traced: Traced) -> None:
+    traced.refused(sent_s=5.0, now=5.25)
+    traced.observer(traced.gaps.tick(8.0))
+    traced.observer.close()
+    traced.observer.close()
+    (span,) = traced.spans
+    assert span.end_time == ns(8.0)  # when it was last told
+    assert span.attributes is not None
+    assert span.attributes["outlast.gap.outcome"] == "abandoned"
+    assert span.status.status_code is StatusCode.ERROR
+
+
+def test_events_are_bounded_and_the_first_and_the_last_survive(traced: Traced) -> None:
+    traced.refused(sent_s=5.0, now=5.25)
+    for round_ in range(100):
+        at = 6.0 + round_
+        traced.evidence(at)
+        traced.observer(traced.gaps.sent(TP, at + 0.1))
+        traced.refused(sent_s=at + 0.1, now=at + 0.2)
+    traced.accepted(sent_s=200.0, now=201.0)
+    (span,) = traced.spans
+    assert len(span.events) == EVENTS_KEPT
+    assert span.events[0].timestamp == ns(5.25)
+    assert span.events[-1].timestamp == ns(201.0)
+    assert span.attributes is not None
+    assert span.attributes["outlast.gap.phase_changes"] == 303
+
+
+def test_open_spans_are_bounded_and_the_rest_counted(traced: Traced) -> None:
+    for partition in range(SPANS_OPEN + 5):
+        traced.refused(sent_s=5.0, now=5.25, tp=("orders", partition))
+    assert traced.observer.suppressed == 5
+    traced.observer(traced.gaps.close(6.0))
+    assert len(traced.spans) == SPANS_OPEN
+
+
+def test_trace_id_is_told_only_of_a_sampled_span(traced: Traced) -> None:
+    traced.refused(sent_s=5.0, now=5.25)
+    trace_id = traced.observer.trace_id(1)
+    assert trace_id is not None
+    traced.observer(traced.gaps.close(6.0))
+    assert traced.observer.trace_id(1) is None
+    assert traced.spans[0].context is not None
+    assert trace_id == f"{traced.spans[0].context.trace_id:032x}"
+
+    unsampled = OtelObserver(TracerProvider(sampler=ALWAYS_OFF))
+    unsampled(refused(GapRecorder(UNIX_S), 1.0, 2.0))
+    assert unsampled.trace_id(1) is None
+    unsampled.close()
+
+
+def test_without_an_sdk_nothing_happens_and_nothing_breaks() -> None:
+    assert not isinstance(trace.get_tracer_provider(), TracerProvider)
+    observer, gaps = OtelObserver(), GapRecorder(UNIX_S)
+    observer(refused(gaps, 5.0, 5.25))
+    observer(gaps.tick(9.0))
+    observer(gaps.close(10.0))
+    observer.close()
+
+
+def test_names_are_those_of_the_conventions() -> None:
+    known = set(filter(lambda v: isinstance(v, str), vars(messaging_attributes).values()))
+    ours = {
+        name
+        for name in (*otel.ATTRIBUTES_AT_START, otel.CLIENT_ID)
+        if name.startswith("messaging.")
+    }
+    assert ours <= known
+    assert error_attributes.ERROR_TYPE == otel.ERROR_TYPE
+
+
+EXITING = """
+from outlast.engine.gap import GapRecorder
+from outlast.engine.messages import Cause
+from outlast.observe.otel import OtelObserver
+observe = OtelObserver()  # before the SDK is set up, as at import
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
+trace.set_tracer_provider(provider)
+observe(GapRecorder(0.0).refused(("orders", 3), cause=Cause.SILENT, trigger="X", sent_s=1.0,
+        leader=1, leader_epoch=1, last_ack_s=None, now=2.0))
+"""
+
+
+def test_an_open_gap_is_exported_when_the_process_exits() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXITING],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"outlast.gap.outcome": "abandoned"' in done.stdout
