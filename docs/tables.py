@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import selectors
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import outlast
 from outlast import config
 from outlast.engine import verdict
 from outlast.engine.messages import AttemptState
@@ -82,6 +84,21 @@ def differences() -> str:
     )
 
 
+def files() -> str:
+    """Every file of the package, by the first sentence of its docstring."""
+    package = Path(outlast.__file__).parent
+    order = sorted(package.rglob("*.py"), key=lambda p: (p.parent != package, str(p)))
+    return _table(
+        ("file", "what it is for"),
+        ((f"`{path.relative_to(package)}`", _first_line(path)) for path in order),
+    )
+
+
+def _first_line(path: Path) -> str:
+    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    return said.splitlines()[0] if said else ""
+
+
 def _default(setting: config.Setting) -> str:
     value = setting.default
     if setting.name == "socket_options":
@@ -102,6 +119,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "files": ("architecture.md", files),
     "verdicts": ("failure-semantics.md", verdicts),
     "settings": ("settings.md", settings),
     "differences": ("compatibility.md", differences),
