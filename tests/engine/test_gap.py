@@ -143,6 +143,8 @@ def test_a_leader_that_cannot_be_reached_was_no_evidence() -> None:
     story.refused(sent_s=0.0, now=1.0, cause=Cause.CONNECTION_LOST)
     story.evidence(2.0, OLD)  # a survivor still names the dead leader
     story.unreachable(ready_s=0.0, now=3.0)
+    assert story.gaps.gaps(5.0)[0].phase is Phase.UNAVAILABLE
+    assert phases(story.gaps.gaps(5.0)[0]) == (1.0, 4.0, 0.0, 0.0)
     story.evidence(6.0)
     story.sent(6.5)
     gap = story.accepted(sent_s=6.5, now=7.0)
@@ -166,6 +168,7 @@ def test_evidence_during_an_attempt_counts_once_that_attempt_is_refused() -> Non
     story.evidence(2.0, OLD)
     story.sent(3.0)
     story.evidence(4.0, NEW)
+    story.evidence(5.0, NEW)  # again: the first one led to it
     story.refused(sent_s=3.0, now=6.0)
     story.sent(6.5)
     gap = story.accepted(sent_s=6.5, now=7.0)
@@ -211,6 +214,15 @@ def test_connecting_is_the_part_of_reconnecting_spent_in_connects() -> None:
     gap = story.accepted(sent_s=5.0, now=6.0)
     assert gap.reconnecting_s == 2.0
     assert gap.connecting_s == 1.5
+
+
+def test_connects_side_by_side_do_not_exceed_reconnecting() -> None:
+    story = Story()
+    story.refused(sent_s=0.0, now=1.0, cause=Cause.CONNECTION_LOST)
+    story.evidence(3.0)
+    story.gaps.connecting(TP, 3.0, 5.0)
+    story.gaps.connecting(TP, 3.0, 5.0)
+    assert story.accepted(sent_s=5.0, now=6.0).connecting_s == 2.0
 
 
 # --- begin and end ------------------------------------------------------------------------------
@@ -371,6 +383,16 @@ def test_share_of_an_election_seen_through_metadata() -> None:
     gap = story.accepted(sent_s=11.0, now=11.5)
     assert gap.cluster_s_min == 8.0 - 1.0
     assert gap.cluster_s_max == pytest.approx(8.7 + 0.1)
+
+
+def test_share_of_a_named_leader_that_denied_for_long() -> None:
+    story = Story()
+    story.refused(sent_s=0.0, now=0.5)
+    story.evidence(0.5)
+    story.refused(sent_s=0.6, now=0.7, by=NEW)
+    gap = story.accepted(sent_s=3.0, now=3.5)
+    assert gap.cluster_s_min == pytest.approx(0.1)
+    assert gap.cluster_s_max == 3.0
 
 
 def test_share_of_a_leader_that_refused_and_then_accepted() -> None:

@@ -111,6 +111,7 @@ def test_producers_share_the_metrics_of_a_registry() -> None:
     scrape.observer(refused(scrape.gaps, sent_s=10.0, now=11.0))
     other(refused(other_gaps, sent_s=10.0, now=12.0))  # the same number, of another producer
     assert scrape(SECONDS, **PARTITION) == 3.0
+    other(other_gaps.close(12.0))
     other.close()
     scrape.observer(scrape.gaps.tick(13.0))
     assert scrape(SECONDS, **PARTITION) == 5.0

@@ -70,8 +70,7 @@ class PrometheusObserver:
                     self._metrics.count_outcome(fact.gap)
 
     def close(self) -> None:
-        """Forget the open gaps; what was counted stays."""
-        self._told_s.clear()
+        """Nothing is held back, and what was counted stays."""
 
     def _advance(self, gap: Gap) -> None:
         more_s = gap.duration_s - self._told_s.get(gap.number, 0.0)
