@@ -3,7 +3,7 @@
 `SETTINGS` is the table; the reference page of the docs is made from it. `Config` takes keywords as
 users write them, checks each on its own, then together, and gives
 
-* `values`: what `producer.config` shows, under kafka-python's names and normalised as it does;
+* `values`: every setting under kafka-python's name, normalised as kafka-python does it;
 * `settings`: the engine's share, in seconds and bytes.
 
 Rules: names, defaults and exception classes are kafka-python's, except where a row says `differs`.
@@ -37,7 +37,7 @@ from outlast.errors import ConfigurationError, MissingCodecError
 
 log = logging.getLogger(__name__)
 
-NEWEST_API_VERSION = (4, 3)  # what `config['api_version']` shows until a broker has answered
+NEWEST_API_VERSION = (4, 3)  # what `producer.config` shows until a broker has answered
 ZSTD_API_VERSION = (2, 1)
 IDEMPOTENT_IN_FLIGHT = 5  # a broker remembers five batches of a producer (S1)
 LONGEST_S = 1e8  # three years: float('inf') becomes this, so that deadlines can be added up
@@ -256,8 +256,6 @@ class Config:
         _wrap_serializers(values)
         if values["client_id"] is None:
             values["client_id"] = f"kafka-python-producer-{next(_client_ids)}"
-        if values["api_version"] is None:
-            values["api_version"] = NEWEST_API_VERSION
         if values["kafka_client"] is not DEFAULTS["kafka_client"]:
             log.warning("kafka_client is ignored: outlast has a network client of its own")
         self.values: dict[str, Any] = values

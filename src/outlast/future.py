@@ -27,6 +27,7 @@ from kafka.structs import TopicPartition
 
 from outlast.engine.batch import Batch, Result
 from outlast.engine.messages import AttemptRecord, Failure, Outcome
+from outlast.engine.record_batch import Record
 from outlast.errors import BlockedError, DeliveryError, OutlastError, error_for
 
 log = logging.getLogger(__name__)
@@ -125,12 +126,20 @@ class Delivery:
         self._changed: threading.Condition | None = None
 
     @classmethod
-    def refused(cls, topic_partition: TopicPartition, failure: Failure) -> Delivery:
+    def refused(
+        cls,
+        topic_partition: TopicPartition,
+        failure: Failure,
+        record: Record,
+        on_undelivered: OnUndelivered | None = None,
+    ) -> Delivery:
         """The delivery of one record that failed before it could join a batch."""
-        delivery = cls()
+        delivery = cls(on_undelivered)
         piece = _Piece(0, 1, topic_partition, Result(failure=failure))
         piece.told = True
         delivery._pieces = (piece,)
+        if on_undelivered is not None:
+            _give_back([record], piece, on_undelivered)
         return delivery
 
     def __repr__(self) -> str:
@@ -158,7 +167,7 @@ class Delivery:
             due = self._take_listeners(piece)
         try:
             if self._on_undelivered is not None and (piece.failure or piece.record_failures):
-                self._give_back(batch, piece, self._on_undelivered)
+                _give_back(batch.records(), piece, self._on_undelivered)
             _tell(due, piece)
         finally:
             with self._lock:
@@ -210,34 +219,30 @@ class Delivery:
         due.sort(key=lambda entry: entry.number)
         return due
 
-    @staticmethod
-    def _give_back(batch: Batch, piece: _Piece, on_undelivered: OnUndelivered) -> None:
-        for index, record in enumerate(batch.records(), piece.first):
-            error = piece.error(index)
-            if error is None:
-                continue
-            give_back(
-                on_undelivered,
-                Undelivered(
-                    topic=piece.topic_partition.topic,
-                    partition=piece.topic_partition.partition,
-                    key=record.key,
-                    value=record.value,
-                    headers=tuple(record.headers),
-                    timestamp_ms=record.timestamp_ms,
-                    outcome=error.outcome,
-                    error=error,
-                    attempts=error.attempts,
-                ),
-            )
 
-
-def give_back(on_undelivered: OnUndelivered, record: Undelivered) -> None:
-    """Call `on_undelivered`; what it raises is logged, for other records wait behind it."""
-    try:
-        on_undelivered(record)
-    except Exception:
-        log.exception("Error in on_undelivered")
+def _give_back(records: list[Record], piece: _Piece, on_undelivered: OnUndelivered) -> None:
+    """Call `on_undelivered` for each record that failed. What it raises is logged, for other
+    records wait behind this one.
+    """
+    for index, record in enumerate(records, piece.first):
+        error = piece.error(index)
+        if error is None:
+            continue
+        undelivered = Undelivered(
+            topic=piece.topic_partition.topic,
+            partition=piece.topic_partition.partition,
+            key=record.key,
+            value=record.value,
+            headers=tuple(record.headers),
+            timestamp_ms=record.timestamp_ms,
+            outcome=error.outcome,
+            error=error,
+            attempts=error.attempts,
+        )
+        try:
+            on_undelivered(undelivered)
+        except Exception:
+            log.exception("Error in on_undelivered")
 
 
 def _tell(listeners: list[_Listener], piece: _Piece) -> None:

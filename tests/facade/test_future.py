@@ -16,12 +16,14 @@ from kafka.structs import TopicPartition
 
 from outlast.engine.batch import Batch, Result
 from outlast.engine.messages import Failure, Outcome
+from outlast.engine.record_batch import Record
 from outlast.errors import BlockedError, DeliveryError, OutlastError
 from outlast.future import Delivery, DeliveryFuture, Undelivered
 
 TP = TopicPartition("t", 3)
 CLOSED = Failure("closed", None, "closed", Outcome.NEVER_SENT)
 TOO_LARGE = Failure("refused", 10, "too large", Outcome.NOT_ACCEPTED)
+RECORD = Record(0, 1, None, b"value", ())
 DEADLINE_S = 10.0
 
 
@@ -178,7 +180,7 @@ class TestResults:
                 misuse()
 
     def test_refused_before_it_joined_a_batch(self) -> None:
-        future = DeliveryFuture(Delivery.refused(TP, TOO_LARGE), 0, 1, -1, 5, -1)
+        future = DeliveryFuture(Delivery.refused(TP, TOO_LARGE, RECORD), 0, 1, -1, 5, -1)
         assert future.is_done
         with pytest.raises(kafka.errors.MessageSizeTooLargeError):
             future.get(0)
@@ -297,7 +299,7 @@ class TestCallbacks:
         good.chain(follower)
         delivery.settle(settled(1, Result(base_offset=1)))
         assert follower.value == good.value
-        bad = DeliveryFuture(Delivery.refused(TP, CLOSED), 0, 1, -1, 5, -1)
+        bad = DeliveryFuture(Delivery.refused(TP, CLOSED, RECORD), 0, 1, -1, 5, -1)
         follower = Future()
         bad.chain(follower)
         assert follower.exception is bad.exception
@@ -360,18 +362,17 @@ class TestThreads:
         settler.join(DEADLINE_S)
 
     def test_callbacks_added_while_it_is_settled_run_exactly_once(self) -> None:
+        def add(gate: threading.Barrier, future: DeliveryFuture, heard: list[Any]) -> None:
+            gate.wait(DEADLINE_S)
+            for _ in range(20):
+                future.add_callback(heard.append)
+
         for _ in range(50):
             delivery = Delivery()
             (future,) = futures_of(delivery, 1)
             heard: list[Any] = []
             gate = threading.Barrier(3)
-
-            def add(future: DeliveryFuture = future, heard: list[Any] = heard) -> None:
-                gate.wait(DEADLINE_S)
-                for _ in range(20):
-                    future.add_callback(heard.append)
-
-            threads = [threading.Thread(target=add) for _ in range(2)]
+            threads = [threading.Thread(target=add, args=(gate, future, heard)) for _ in range(2)]
             for thread in threads:
                 thread.start()
             gate.wait(DEADLINE_S)
@@ -411,6 +412,15 @@ class TestUndelivered:
         assert first.error is futures[1].exception
         assert first.attempts == ()
         assert back[1].outcome is Outcome.NEVER_SENT
+
+    def test_a_refused_record_comes_back_at_once(self) -> None:
+        back: list[Undelivered] = []
+        delivery = Delivery.refused(TopicPartition("t", None), TOO_LARGE, RECORD, back.append)
+        future = DeliveryFuture(delivery, 0, 1, -1, 5, -1)
+        (record,) = back
+        assert (record.partition, record.value, record.timestamp_ms) == (None, b"value", 1)
+        assert record.error is future.exception
+        assert record.outcome is Outcome.NOT_ACCEPTED
 
     def test_nothing_comes_back_of_what_was_delivered(self) -> None:
         back: list[Undelivered] = []
