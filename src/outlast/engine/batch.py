@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -22,7 +22,13 @@ from outlast.engine.messages import (
     Failure,
     Outcome,
 )
-from outlast.engine.record_batch import Record, RecordBatchBuilder, read_records, stamp
+from outlast.engine.record_batch import (
+    Headers,
+    Record,
+    RecordBatchBuilder,
+    read_records,
+    stamp,
+)
 
 ATTEMPTS_KEPT = 7  # from the start, and again from the end
 NOT_NUMBERED = -1
@@ -154,7 +160,7 @@ class Batch:
         timestamp_ms: int,
         key: bytes | None,
         value: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
+        headers: Headers,
     ) -> int:
         """Encode one record at the end; returns the bytes it added."""
         assert not self.closed
@@ -178,6 +184,26 @@ class Batch:
         """The records, decoded back from the bytes."""
         data = self.data if self.data is not None else self._building().seal(0)
         return read_records(data)
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Two open batches with this one's records, age, gaps and charge; it is done with."""
+        assert self.count > 1
+        first, second = Batch(self.tp, self.created_s), Batch(self.tp, self.created_s)
+        middle = self.count // 2
+        for index, record in enumerate(self.records()):
+            half = first if index < middle else second
+            half.append(record.timestamp_ms, record.key, record.value, record.headers)
+        for half in (first, second):
+            half.delivery = self.delivery
+            half.attempts = list(self.attempts)
+            half.retries = self.retries
+            half.gaps = self.gaps
+        first.first_index = self.first_index
+        second.first_index = self.first_index + middle
+        first.charge_bytes = self.charge_bytes // 2
+        second.charge_bytes = self.charge_bytes - first.charge_bytes
+        self.charge_bytes = 0
+        return first, second
 
     def _building(self) -> RecordBatchBuilder:
         assert self.builder is not None, f"{self} is sealed"

@@ -43,42 +43,22 @@ kept only with one request in flight, as in Kafka (rule 9).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import islice
 
 from outlast.engine.batch import NOT_NUMBERED, Attempt, Batch, Result
 from outlast.engine.messages import AttemptState, Connection
+from outlast.engine.queue import FailureReason, Limits, Queue
 
 SEQUENCES = 2**31
 EPOCH_MAX = 32_767
+EXPIRED = "delivery_timeout"  # a failure's kind
 PROVEN_FOR_S = 60.0  # then the broker may have forgotten us: one in flight again (S12)
 
 
 def sequence_after(base_sequence: int, count: int) -> int:
     """The sequence that follows `count` records from `base_sequence` (KIP-98: wraps to 0)."""
     return (base_sequence + count) % SEQUENCES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What all partitions of a producer share."""
-
-    idempotent: bool
-    window_batches: int  # from the oldest unsettled one
-    batch_bytes: int
-    linger_s: float
-    batch_age_s: float  # a batch takes no record this much younger than its first (rule 10)
-    delivery_timeout_s: float
-    unix_offset_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class FailureReason:
-    """Why batches fail; the outcome and the attempts are each batch's own."""
-
-    kind: str
-    error_code: int | None
-    message: str
 
 
 class Partition:
@@ -98,7 +78,7 @@ class Partition:
         "queue",
         "refusals",
         "restart_reason",
-        "restarts",
+        "restarted",
         "retry_at_s",
         "tp",
         "window",
@@ -108,7 +88,7 @@ class Partition:
         self.tp = (topic, index)
         self.limits = limits
         self.window: deque[Batch] = deque()
-        self.queue: deque[Batch] = deque()
+        self.queue = Queue(self.tp, limits)
         self.producer_id = -1  # -1: none yet
         self.producer_epoch = -1
         self.fresh_producer_id = False  # the next id must not be the one shared by all
@@ -119,7 +99,7 @@ class Partition:
         self.last_ack_s: float | None = None
         self.draining = False
         self.restart_reason = ""  # set: restart once drained
-        self.restarts = 0
+        self.restarted = ""  # why it just restarted, until the hub has told
         self.retry_at_s = 0.0
         self.refusals = 0  # in a row
 
@@ -127,49 +107,9 @@ class Partition:
         state = "draining" if self.draining else "open"
         return (
             f"<Partition {self.tp[0]}-{self.tp[1]} {state} window={len(self.window)} "
-            f"queue={len(self.queue)} in_flight={self.in_flight} producer={self.producer_id}/"
-            f"{self.producer_epoch} next={self.next_sequence}>"
+            f"queue={len(self.queue.batches)} in_flight={self.in_flight} "
+            f"producer={self.producer_id}/{self.producer_epoch} next={self.next_sequence}>"
         )
-
-    # --- records in ---
-
-    def takes(self, size_bytes: int, now: float) -> bool:
-        """Whether a record of this size joins the batch that is being filled."""
-        if not self.queue:
-            return False
-        batch = self.queue[-1]
-        return (
-            not batch.closed
-            and batch.size_bytes + size_bytes <= self.limits.batch_bytes
-            and now - batch.created_s <= self.limits.batch_age_s
-        )
-
-    def append(
-        self,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
-        size_bytes: int,
-        now: float,
-    ) -> Batch:
-        """Take one record; returns its batch, in which it is the last so far."""
-        if self.takes(size_bytes, now):
-            batch = self.queue[-1]
-        else:
-            if self.queue:
-                self.queue[-1].closed = True
-            batch = Batch(self.tp, now)
-            self.queue.append(batch)
-        batch.append(timestamp_ms, key, value, headers)
-        if batch.size_bytes >= self.limits.batch_bytes:
-            batch.closed = True
-        return batch
-
-    def end_linger(self) -> None:
-        """What is queued waits no longer for more records (flush, close)."""
-        if self.queue:
-            self.queue[-1].closed = True
 
     # --- views ---
 
@@ -178,23 +118,19 @@ class Partition:
         for batch in self.window:
             if batch.result is None:
                 yield batch
-        yield from self.queue
+        yield from self.queue.batches
 
     @property
     def idle(self) -> bool:
         """Nothing waits and nothing is in flight."""
-        return not self.window and not self.queue
+        return not self.window and not self.queue.batches
 
     def ready_s(self) -> float | None:
         """Since when (or from when on) the oldest waiting batch is ready to be sent."""
         for batch in self.window:
             if batch.pending:
                 return batch.created_s + self.limits.linger_s
-        if not self.queue:
-            return None
-        head = self.queue[0]
-        lingers = not head.closed and len(self.queue) == 1
-        return head.created_s + (self.limits.linger_s if lingers else 0.0)
+        return self.queue.ready_s()
 
     def due_s(self) -> float | None:
         """When the next batch may go, as far as this partition knows (None: nothing waits)."""
@@ -233,12 +169,12 @@ class Partition:
             connection != self.connection or not self.may_pipeline(connection, leader_epoch, now)
         ):
             return None
-        for batch in self.window:
+        for batch in islice(self.window, self.limits.window_batches):
             if batch.pending:
                 return batch
         if len(self.window) >= self.limits.window_batches:
             return None
-        return self.queue[0]
+        return self.queue.head
 
     # --- sending ---
 
@@ -255,9 +191,9 @@ class Partition:
         """`next_batch()` was handed to its connection."""
         assert not self.draining
         assert not self.in_flight or self.connection == attempt.connection
-        if self.queue and batch is self.queue[0]:
+        if batch is self.queue.head:
             assert len(self.window) < self.limits.window_batches
-            self.queue.popleft()
+            self.queue.batches.popleft()
             self.window.append(batch)
             if self.limits.idempotent:
                 batch.number(self.producer_id, self.producer_epoch, self.next_sequence)
@@ -336,6 +272,28 @@ class Partition:
         self._rewind()
         return settled + self._drained()
 
+    def split(self, batch: Batch, error: str) -> tuple[Batch, Batch]:
+        """The head is too large and its every attempt was refused: halve it in place.
+
+        The halves take consecutive numbers from the old base, so that no other number changes.
+        """
+        assert self.is_head(batch)
+        assert not batch.doubt
+        self._end_attempt(batch, AttemptState.REFUSED, error)
+        halves = batch.halves()
+        sequence = batch.base_sequence
+        for half in halves:
+            half.seal(self.limits.compression)
+            if self.limits.idempotent:
+                half.number(self.producer_id, self.producer_epoch, sequence)
+                sequence = sequence_after(sequence, half.count)
+        place = self.window.index(batch)
+        self.window.remove(batch)
+        self.window.insert(place, halves[1])
+        self.window.insert(place, halves[0])
+        self._rewind()
+        return halves
+
     def lose_numbering(self, batch: Batch, error: str, *, fresh_producer_id: bool) -> list[Batch]:
         """The broker does not know the head's number or producer: restart once drained."""
         assert self.is_head(batch)
@@ -381,12 +339,12 @@ class Partition:
         """Fail what has waited `delivery_timeout_s`."""
         settled: list[Batch] = []
         age_s = self.limits.delivery_timeout_s
-        why = FailureReason("delivery_timeout", None, f"not acknowledged within {age_s:g} s")
+        why = FailureReason(EXPIRED, None, f"not acknowledged within {age_s:g} s")
         for batch in self.window:
             if batch.result is None and batch.proved is None and now >= batch.created_s + age_s:
                 settled += self._fail(batch, why)
-        while self.queue and now >= self.queue[0].created_s + age_s:
-            settled += self._fail(self.queue.popleft(), why)
+        while self.queue.head is not None and now >= self.queue.head.created_s + age_s:
+            settled += self._fail(self.queue.batches.popleft(), why)
         if self._hole() is not None:
             self.draining = self.limits.idempotent and self.in_flight > 0
         self._drop_settled()
@@ -395,7 +353,7 @@ class Partition:
     def fail_all(self, failure: FailureReason) -> list[Batch]:
         """Fail everything that has no outcome yet (close)."""
         settled = [b for batch in list(self.unsettled()) for b in self._fail(batch, failure)]
-        self.queue.clear()
+        self.queue.batches.clear()
         if self.limits.idempotent:
             self.draining = self.in_flight > 0
         self._drop_settled()
@@ -403,8 +361,8 @@ class Partition:
 
     def fail_queue(self, failure: FailureReason) -> list[Batch]:
         """Fail what has no number yet (no producer id to be had, topic gone)."""
-        settled = [b for batch in self.queue for b in self._fail(batch, failure)]
-        self.queue.clear()
+        settled = [b for batch in self.queue.batches for b in self._fail(batch, failure)]
+        self.queue.batches.clear()
         return settled
 
     def leave_topic(self, failure: FailureReason) -> list[Batch]:
@@ -460,16 +418,9 @@ class Partition:
         if all(not b.doubt and b.proved is None for b in followers):
             self._renumber(hole)
             return []
-        reason = "expired" if self._failed_by_time(hole) else "refused"
-        return self._restart(reason)
-
-    def _failed_by_time(self, hole: int) -> bool:
-        result = self.window[hole].result
-        return (
-            result is not None
-            and result.failure is not None
-            and result.failure.kind == "delivery_timeout"
-        )
+        why = followers[0].result
+        expired = why is not None and why.failure is not None and why.failure.kind == EXPIRED
+        return self._restart("expired" if expired else "refused")
 
     def _renumber(self, hole: int) -> None:
         """Close the hole in place: nobody has seen the numbers from here on (rule 7a)."""
@@ -501,11 +452,11 @@ class Partition:
                 batch.base_sequence = NOT_NUMBERED
                 kept.append(batch)
         self.window.clear()
-        self.queue.extendleft(reversed(kept))
+        self.queue.batches.extendleft(reversed(kept))
         self.next_sequence = 0
         self.proven = None
         self.restart_reason = ""
-        self.restarts += 1
+        self.restarted = reason
         if self.fresh_producer_id or self.producer_epoch >= EPOCH_MAX:
             self.fresh_producer_id = True
             self.producer_id = self.producer_epoch = -1

@@ -1,0 +1,218 @@
+"""What comes back: an answer or none, judged, and what follows from it.
+
+Rules:
+* One `match` acts on verdicts (`_answered`); there is no other place that knows what an error of
+  a batch means.
+* A signal does everything in one step: attempt ended, gap opened, hint taken or refresh wanted.
+  The caller sends again right after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from outlast.engine.batch import Attempt, Batch
+from outlast.engine.brokers import Link, Pending, Question
+from outlast.engine.hub import Hub
+from outlast.engine.messages import Connection, ConnectionLost, Disconnect, Loss, MetadataRefreshed
+from outlast.engine.metadata import Node
+from outlast.engine.partition import Partition
+from outlast.engine.produce import Answer, read_answers
+from outlast.engine.queue import FailureReason
+from outlast.engine.verdict import Judgement, Verdict, judge
+
+UNKNOWN_SERVER_ERROR = -1
+
+
+class Answers:
+    """What the answers and losses of Produce requests do."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def __repr__(self) -> str:
+        return "<Answers>"
+
+    def produced(self, link: Link, pending: Pending, response: Any, now: float) -> None:
+        """A Produce answer: each of its partitions has its own."""
+        answers = read_answers(response, (batch for _, batch in pending.batches))
+        for place, batch in pending.batches:
+            self._answered(link.node_id, place, batch, answers.get(place.tp), now)
+
+    def _answered(
+        self, node_id: int, place: Partition, batch: Batch, answer: Answer | None, now: float
+    ) -> None:
+        attempt = batch.open_attempt
+        assert attempt is not None
+        if answer is None:  # its partition is missing from the answer: anything may be true
+            judgement, base_offset = judge(UNKNOWN_SERVER_ERROR, -1, records=batch.count), -1
+        else:
+            judgement = judge(answer.error_code, answer.base_offset, records=batch.count)
+            base_offset = answer.base_offset
+        verdict, name, state = judgement.verdict, judgement.name, judgement.state
+        if verdict is Verdict.DELIVERED:
+            assert answer is not None
+            self._delivered(node_id, place, batch, attempt, answer, now)
+            return
+        if not place.is_head(batch):  # noise behind a failed head, whatever it says (rule 5)
+            self._hub.settle(place, place.refuse(batch, state, name, base_offset), now)
+            return
+        final = self._exhausted(batch, judgement, now)
+        message = answer.message if answer is not None else ""
+        if judgement.cause is not None:
+            self._hub.gap_refused(place, attempt, judgement.cause, name, now)
+        match verdict:
+            case Verdict.REFRESH | Verdict.RETRY | Verdict.UNSURE if not final:
+                settled = place.refuse(batch, state, name, base_offset)
+            case Verdict.RESEQUENCE:
+                settled = place.lose_numbering(
+                    batch, name, fresh_producer_id=judgement.fresh_producer_id
+                )
+            case Verdict.SPLIT if not batch.doubt:
+                settled = []
+                place.split(batch, name)
+                for number in batch.gaps:  # two wait where one did
+                    self._hub.recorder.joined(number)
+            case _:
+                kind = "retries" if final and judgement.tries_max is None else "broker"
+                why = FailureReason(kind, judgement.error_code, message or name)
+                settled = place.fail(batch, state, name, why)
+        self._hub.settle(place, settled, now)
+        if judgement.stale_leader:
+            self._doubt_leader(place, attempt, answer, now)
+        elif not final:
+            place.retry_at_s = now + self._hub.schedules.retry_delay_s(
+                max(1, batch.retries), now - batch.created_s, name
+            )
+
+    def _delivered(
+        self,
+        node_id: int,
+        place: Partition,
+        batch: Batch,
+        attempt: Attempt,
+        answer: Answer,
+        now: float,
+    ) -> None:
+        settled = place.accept(batch, answer.base_offset, answer.log_append_time_ms, now)
+        self._hub.metadata.fresh(*place.tp)
+        self._hub.out.facts += self._hub.recorder.accepted(
+            place.tp,
+            sent_s=attempt.sent_s,
+            leader=node_id,
+            leader_epoch=attempt.leader_epoch,
+            now=now,
+        )
+        self._hub.settle(place, settled, now)
+
+    def _exhausted(self, batch: Batch, judgement: Judgement, now: float) -> bool:
+        """Count an answer against `retries`. Waiting for a leader does not use them up (§6)."""
+        if judgement.verdict not in (Verdict.RETRY, Verdict.UNSURE) or judgement.stall:
+            return False
+        batch.retries += 1
+        if judgement.tries_max is not None and batch.retries >= judgement.tries_max:
+            return True
+        return self._hub.schedules.retry_stops(batch.retries, now - batch.created_s, judgement.name)
+
+    def _doubt_leader(
+        self, place: Partition, attempt: Attempt, answer: Answer | None, now: float
+    ) -> None:
+        """A leader said no: go where the hint says, or where metadata already does, or ask."""
+        if answer is not None and answer.leader_id >= 0:
+            endpoint = (
+                Node(answer.leader_id, *answer.leader_endpoint) if answer.leader_endpoint else None
+            )
+            change = self._hub.metadata.hint(
+                *place.tp,
+                answer.leader_id,
+                answer.leader_epoch,
+                endpoint,
+                now,
+                topic_id=attempt.topic_id,
+            )
+            if change is not None:
+                self._hub.inquiries.clock.want(now)
+                self._hub.leader_changed(change, now, by_hint=True)
+                return
+        leader = self._hub.metadata.leader(*place.tp)
+        if leader is not None and leader.usable and leader.epoch > attempt.leader_epoch:
+            return  # known already: it goes there at once
+        place.refusals += 1
+        place.retry_at_s = now + self._hub.schedules.denied_delay_s(place.refusals)
+        self._hub.trouble(place.tp, now)
+
+    def back_off(self, link: Link, was_ready: bool, now: float) -> None:
+        """The first reconnect after a good connection is at once; then by schedule."""
+        at_once = was_ready and not link.failures
+        self._hub.brokers.fail(link, now)
+        link.retry_s = now
+        if not at_once:
+            link.retry_s += self._hub.schedules.reconnect_delay_s(
+                link.failures, now - link.failing_since_s
+            )
+
+    def give_up(self, link: Link, judgement: Judgement, detail: str, now: float) -> None:
+        """Abort a connection that owes answers: what has not left this host never will."""
+        connection = link.connection
+        assert connection is not None
+        self._hub.out.commands.append(Disconnect(connection, abort=True))
+        unanswered = self._hub.brokers.drop(link)
+        self._hub.out.facts.append(
+            ConnectionLost(
+                now,
+                connection,
+                self._hub.address(link.node_id),
+                Loss.CLOSED,
+                detail,
+                len(unanswered),
+            )
+        )
+        self.back_off(link, True, now)
+        self.lost(link, connection, unanswered, judgement, now)
+
+    def lost(
+        self,
+        link: Link,
+        connection: Connection,
+        unanswered: Iterable[Pending],
+        judgement: Judgement,
+        now: float,
+        unsent: Collection[int] = (),
+    ) -> None:
+        """What was unanswered on a connection that is gone: left, or never handed over."""
+        left: dict[tuple[str, int], Partition] = {}
+        for pending in unanswered:
+            match pending.question:
+                case Question.METADATA:
+                    self._hub.out.facts.append(
+                        MetadataRefreshed(
+                            now, link.node_id, now - pending.sent_s, False, judgement.name
+                        )
+                    )
+                    self._hub.out.commands += self._hub.inquiries.metadata_ended(link, False, now)
+                case Question.PRODUCER_ID:
+                    self._hub.inquiries.producer_id_failed(loading=False, now=now)
+                case Question.PRODUCE if pending.token in unsent:
+                    for place, batch in pending.batches:
+                        self._hub.settle(place, place.unsend(batch), now)
+                case Question.PRODUCE:
+                    for place, _ in pending.batches:
+                        left.setdefault(place.tp, place)
+        for place in left.values():
+            assert judgement.cause is not None
+            oldest = next(b.open_attempt for b in place.window if b.open_attempt is not None)
+            self._hub.gap_refused(place, oldest, judgement.cause, judgement.name, now)
+            self._hub.settle(place, place.lose_connection(connection, judgement.name), now)
+            self._hub.trouble(place.tp, now)
+
+    def unreachable(self, node_id: int, judgement: Judgement, now: float) -> None:
+        """A leader cannot be connected while records wait for it."""
+        assert judgement.cause is not None
+        for tp, place in self._hub.busy.items():
+            leader = self._hub.metadata.leader(*tp)
+            due_s = place.due_s()
+            if leader is None or leader.node_id != node_id or due_s is None or due_s > now:
+                continue
+            self._hub.gap_unreachable(place, judgement.cause, judgement.name, now)
+            self._hub.trouble(tp, now)

@@ -1,0 +1,185 @@
+"""Connections to brokers, as the engine sees them: named, counted, timed; never a socket.
+
+Rules:
+* At most one connection per node and role. An event that names an older serial is ignored: its
+  connection was given up, and what was unanswered on it is accounted for already.
+* Answers come in the order of sending, so what is unanswered on a link is a queue.
+* A connect that succeeds proves nothing; `connected` comes only after an answer (A25).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from outlast.engine.batch import Batch
+from outlast.engine.messages import Connect, Connection, Role
+from outlast.engine.partition import Partition
+
+API_PRODUCE, API_METADATA, API_INIT_PRODUCER_ID = 0, 3, 22
+
+
+class Question(Enum):
+    """What a request asks."""
+
+    PRODUCE = "produce"
+    METADATA = "metadata"
+    PRODUCER_ID = "producer_id"
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request that was sent and is not answered."""
+
+    token: int
+    question: Question
+    sent_s: float
+    deadline_s: float
+    batches: list[tuple[Partition, Batch]]
+    partition: Partition | None = None  # the one that a fresh producer id is for
+
+
+class Link:
+    """The present connection of one node and role, and when the next may be tried."""
+
+    __slots__ = (
+        "api_versions",
+        "begun_s",
+        "connection",
+        "failing_since_s",
+        "failures",
+        "node_id",
+        "pending",
+        "ready",
+        "ready_s",
+        "retry_s",
+        "role",
+        "used_s",
+    )
+
+    def __init__(self, node_id: int, role: Role) -> None:
+        self.node_id = node_id
+        self.role = role
+        self.connection: Connection | None = None
+        self.ready = False  # connected, with ApiVersions and authentication done
+        self.begun_s = 0.0  # when the present connect began
+        self.ready_s = 0.0
+        self.used_s = 0.0
+        self.failures = 0  # connects in a row that came to nothing
+        self.failing_since_s = 0.0
+        self.retry_s = 0.0  # no connect before this
+        self.pending: deque[Pending] = deque()
+        self.api_versions: Mapping[int, tuple[int, int]] = {}
+
+    def __repr__(self) -> str:
+        state = "ready" if self.ready else "connecting" if self.connection else "down"
+        return f"<Link {self.node_id}/{self.role.value} {state} pending={len(self.pending)}>"
+
+    @property
+    def down(self) -> bool:
+        """No connection, and none under way."""
+        return self.connection is None
+
+    def waiting_since_s(self) -> float | None:
+        """Since when the node owes us something on this link (None: nothing)."""
+        if self.pending:
+            return self.pending[0].sent_s
+        return self.begun_s if self.connection is not None and not self.ready else None
+
+    def deadline_s(self) -> float | None:
+        """When the oldest unanswered request times out."""
+        return self.pending[0].deadline_s if self.pending else None
+
+
+class Brokers:
+    """All links of a producer."""
+
+    __slots__ = ("_links", "_serial", "_token", "answered_s")
+
+    def __init__(self) -> None:
+        self._links: dict[tuple[int, Role], Link] = {}
+        self._serial = 0
+        self._token = 0
+        self.answered_s: dict[int, float] = {}  # node → its last answer, on any connection
+
+    def __repr__(self) -> str:
+        return f"<Brokers {list(self._links.values())}>"
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(list(self._links.values()))
+
+    def next_token(self) -> int:
+        """A name for one request."""
+        self._token += 1
+        return self._token
+
+    def link(self, node_id: int, role: Role) -> Link:
+        """The link of this node and role; made when first asked for."""
+        key = (node_id, role)
+        link = self._links.get(key)
+        if link is None:
+            link = self._links[key] = Link(node_id, role)
+        return link
+
+    def current(self, connection: Connection) -> Link | None:
+        """The link that an event speaks of, or None if its connection was given up."""
+        link = self._links.get((connection.node_id, connection.role))
+        return link if link is not None and link.connection == connection else None
+
+    def connect(self, link: Link, host: str, port: int, now: float) -> Connect:
+        """Begin a connection."""
+        assert link.down
+        self._serial += 1
+        link.connection = Connection(link.node_id, link.role, self._serial)
+        link.ready = False
+        link.begun_s = now
+        link.used_s = now
+        return Connect(link.connection, host, port)
+
+    def connected(
+        self, link: Link, api_versions: Mapping[int, tuple[int, int]], now: float
+    ) -> None:
+        """The connection can carry requests. That took an answer from the node."""
+        link.ready = True
+        link.ready_s = link.used_s = now
+        link.api_versions = api_versions
+        link.retry_s = now
+        self.answered_s[link.node_id] = now
+
+    def answered(self, link: Link, token: int, now: float) -> Pending | None:
+        """The oldest request was answered; None if the token is not its own."""
+        self.answered_s[link.node_id] = now
+        link.used_s = now
+        if not link.pending or link.pending[0].token != token:
+            return None
+        return link.pending.popleft()
+
+    def drop(self, link: Link) -> list[Pending]:
+        """The connection is over; returns what was unanswered on it."""
+        unanswered = list(link.pending)
+        link.pending.clear()
+        link.connection = None
+        link.ready = False
+        return unanswered
+
+    def fail(self, link: Link, now: float) -> None:
+        """A connect came to nothing: the caller sets `retry_s` by its schedule."""
+        if not link.failures:
+            link.failing_since_s = now
+        link.failures += 1
+
+    def revive(self, node_id: int, now: float) -> None:
+        """Metadata names the node alive: its reconnect back-off starts anew."""
+        for role in Role:
+            link = self._links.get((node_id, role))
+            if link is not None and link.down:
+                link.failures = 0
+                link.retry_s = min(link.retry_s, now)
+
+    def forget(self, node_id: int) -> None:
+        """The node is not part of the cluster any more, and no link of it is in use."""
+        for role in Role:
+            self._links.pop((node_id, role), None)
+        self.answered_s.pop(node_id, None)

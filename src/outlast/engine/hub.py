@@ -1,0 +1,234 @@
+"""The hub's state, and what its parts do in common: settle records, keep gaps, doubt leaders.
+
+The hub is four files that share one `Hub`: `intake` (records in), `outgoing` (requests out),
+`answers` (what comes back) and `sender` (events, time, the public face). Only they know the other
+parts of the engine; those return values and never call each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outlast.engine.accumulator import Accumulator
+from outlast.engine.batch import Attempt, Batch
+from outlast.engine.brokers import Brokers
+from outlast.engine.gap import GapRecorder
+from outlast.engine.inquiries import Inquiries
+from outlast.engine.messages import (
+    Cause,
+    Complaint,
+    Fact,
+    GapOpened,
+    Granted,
+    LeaderChanged,
+    Outbox,
+    PartitionRestarted,
+    PartitionSeen,
+    RecordsSettled,
+    Settled,
+)
+from outlast.engine.metadata import LeaderChange, Metadata
+from outlast.engine.partition import Partition
+from outlast.engine.partitioner import StickyPartitioner
+from outlast.engine.queue import Limits
+from outlast.engine.retry import Schedules
+from outlast.engine.rng import Rng
+from outlast.engine.settings import Settings
+
+WINDOW_BATCHES = 5  # the broker remembers five (S1)
+BATCH_AGE_S = 0.5  # rule 10
+
+TopicPartition = tuple[str, int]
+
+
+class Hub:
+    """Everything that the hub's files share."""
+
+    def __init__(self, settings: Settings, rng: Rng, unix_offset_s: float) -> None:
+        self.settings = settings
+        self.schedules = Schedules(settings, rng)
+        self.metadata = Metadata(settings)
+        self.brokers = Brokers()
+        self.inquiries = Inquiries(settings, self.schedules, self.brokers, self.metadata)
+        self.accumulator = Accumulator(settings.buffer_bytes)
+        self.sticky = StickyPartitioner(settings.batch_bytes, rng)
+        self.recorder = GapRecorder(unix_offset_s)
+        self.limits = Limits(
+            idempotent=settings.idempotent,
+            window_batches=WINDOW_BATCHES if settings.idempotent else settings.max_in_flight,
+            batch_bytes=settings.batch_bytes,
+            compression=settings.compression,
+            linger_s=settings.linger_s,
+            batch_age_s=max(settings.linger_s, BATCH_AGE_S),
+            delivery_timeout_s=settings.delivery_timeout_s,
+            unix_offset_s=unix_offset_s,
+        )
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.busy: dict[TopicPartition, Partition] = {}  # those with unsettled batches
+        self.troubled: dict[TopicPartition, float] = {}  # no usable leader, since when
+        self.out = Outbox()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Hub busy={len(self.busy)} troubled={len(self.troubled)} "
+            f"{self.accumulator!r} {self.inquiries!r}>"
+        )
+
+    def tell(self, facts: Iterable[Fact]) -> None:
+        """Facts for the observers."""
+        self.out.facts += facts
+
+    def complain(self, now: float) -> None:
+        """What schedules said of themselves, for the log."""
+        for text in self.schedules.complaints:
+            self.out.facts.append(Complaint(now, "warning", text))
+        self.schedules.complaints.clear()
+
+    def new_partition(self, tp: TopicPartition, now: float) -> Partition:
+        """The object of a partition that gets its first record."""
+        place = self.partitions[tp] = Partition(*tp, self.limits)
+        self.out.facts.append(PartitionSeen(now, *tp))
+        return place
+
+    # --- records --------------------------------------------------------------------------------
+
+    def settle(self, place: Partition, batches: Iterable[Batch], now: float) -> None:
+        """After anything that was done to a partition: tell outcomes, give room back."""
+        for batch in batches:
+            self._settle_batch(batch, now)
+        if place.restarted:
+            self.out.facts.append(
+                PartitionRestarted(
+                    now, *place.tp, place.producer_id, place.producer_epoch, place.restarted
+                )
+            )
+            place.restarted = ""
+        if place.idle:
+            self.busy.pop(place.tp, None)
+
+    def _settle_batch(self, batch: Batch, now: float) -> None:
+        result = batch.result
+        assert result is not None
+        self.out.completions.append(Settled(batch))
+        for ticket in self.accumulator.refund(batch.charge_bytes):
+            self.out.completions.append(Granted(ticket))
+        batch.charge_bytes = 0
+        failed = batch.count if result.failure is not None else len(result.record_failures)
+        self.out.facts.append(
+            RecordsSettled(now, *batch.tp, batch.count - failed, failed, now - batch.created_s)
+        )
+        if batch.gaps:
+            expired = result.failure is not None and result.failure.kind == "delivery_timeout"
+            fate = "expired" if expired else "failed" if failed else "delivered"
+            for number in batch.gaps:
+                self.tell(self.recorder.settled(number, fate, batch.count, now))
+
+    # --- gaps -----------------------------------------------------------------------------------
+
+    def meet_gap(self, batch: Batch) -> None:
+        """A batch that waits while its partition has a gap will tell the gap what became of it."""
+        number = self.recorder.met(batch.tp)
+        if number is not None and number not in batch.gaps:
+            batch.gaps += (number,)
+            self.recorder.joined(number)
+
+    def _tell_gap(self, place: Partition, facts: list[Fact]) -> None:
+        self.tell(facts)
+        if any(isinstance(fact, GapOpened) for fact in facts):
+            for batch in place.unsettled():
+                self.meet_gap(batch)
+
+    def gap_refused(
+        self, place: Partition, attempt: Attempt, cause: Cause, name: str, now: float
+    ) -> None:
+        """An attempt was refused or came to nothing. acks=0 knows of no refusal."""
+        if self.settings.acks == 0:
+            return
+        facts = self.recorder.refused(
+            place.tp,
+            cause=cause,
+            trigger=name,
+            sent_s=attempt.sent_s,
+            leader=attempt.connection.node_id,
+            leader_epoch=attempt.leader_epoch,
+            last_ack_s=place.last_ack_s,
+            now=now,
+        )
+        self._tell_gap(place, facts)
+
+    def gap_unreachable(self, place: Partition, cause: Cause, name: str, now: float) -> None:
+        """Nothing can be sent while records wait."""
+        ready_s = place.ready_s()
+        if self.settings.acks == 0 or ready_s is None:
+            return
+        leader = self.metadata.leader(*place.tp)
+        facts = self.recorder.unreachable(
+            place.tp,
+            cause=cause,
+            trigger=name,
+            ready_s=min(ready_s, now),
+            leader=-1 if leader is None else leader.node_id,
+            leader_epoch=-1 if leader is None else leader.epoch,
+            last_ack_s=place.last_ack_s,
+            now=now,
+        )
+        self._tell_gap(place, facts)
+
+    # --- leaders --------------------------------------------------------------------------------
+
+    def trouble(self, tp: TopicPartition, now: float) -> None:
+        """Its leader refuses or cannot be reached: metadata is wanted until that changes."""
+        self.metadata.stale(*tp, now)
+        self.troubled.setdefault(tp, now)
+        self.inquiries.clock.want(now)
+
+    def oldest_trouble_s(self) -> float | None:
+        """Since when, at the longest, a partition with waiting records has had no usable leader."""
+        for tp in list(self.troubled):
+            leader = self.metadata.leader(*tp)
+            usable = leader is not None and leader.usable
+            if tp not in self.busy or (usable and self.metadata.stale_since_s(*tp) is None):
+                del self.troubled[tp]
+        return min(self.troubled.values(), default=None)
+
+    def no_leader(self, place: Partition, now: float) -> None:
+        """Records wait and nobody is known to lead."""
+        self.gap_unreachable(place, Cause.LEADER_UNAVAILABLE, "LEADER_NOT_AVAILABLE", now)
+        self.trouble(place.tp, now)
+
+    def leader_changed(self, change: LeaderChange, now: float, *, by_hint: bool) -> None:
+        """Another leader, or another epoch: what was held back by the old one goes at once."""
+        tp = (change.topic, change.partition)
+        old, new = change.old, change.new
+        self.out.facts.append(
+            LeaderChanged(
+                now,
+                *tp,
+                -1 if old is None else old.node_id,
+                -1 if old is None else old.epoch,
+                new.node_id if new is not None and new.usable else -1,
+                -1 if new is None else new.epoch,
+                by_hint,
+            )
+        )
+        place = self.partitions.get(tp)
+        if new is not None and new.usable:
+            if place is not None:
+                place.retry_at_s = 0.0
+                place.refusals = 0
+            self.brokers.revive(new.node_id, now)
+            self.tell(
+                self.recorder.evidence(tp, leader=new.node_id, leader_epoch=new.epoch, now=now)
+            )
+        elif tp in self.busy:
+            self.no_leader(self.busy[tp], now)
+
+    def address(self, node_id: int) -> str:
+        """host:port of a node or of a bootstrap address, for people."""
+        node = self.metadata.nodes.get(node_id)
+        if node is not None:
+            return f"{node.host}:{node.port}"
+        if 0 < -node_id <= len(self.settings.bootstrap):
+            host, port = self.settings.bootstrap[-node_id - 1]
+            return f"{host}:{port}"
+        return f"node {node_id}"

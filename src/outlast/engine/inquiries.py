@@ -1,0 +1,247 @@
+"""The cluster's questions: metadata and producer ids, and whom to ask them.
+
+Any live broker can answer both, so a question is never tied to one. Rules:
+
+* Questions go over control connections of their own: a waiting produce blocks everything behind
+  it on its connection, Metadata too (S8).
+* First choice is a ready control connection; then the node that answered most recently; then
+  others whose reconnect back-off is over; bootstrap addresses when no node is known or can be
+  reached. A link that has owed an answer for `HEDGE_S` is *slow*: a second node is asked as well,
+  and the first answer counts. At most two control links exist.
+* One producer id is shared by all partitions (their epochs are their own, design rule 6); only a
+  partition whose numbering was refused for good asks for one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafka.protocol.producer import InitProducerIdRequest
+
+from outlast.engine.brokers import Brokers, Link, Pending, Question
+from outlast.engine.messages import Command, Disconnect, Role, Send
+from outlast.engine.metadata import Metadata, RefreshClock
+from outlast.engine.partition import Partition
+from outlast.engine.retry import Schedules
+from outlast.engine.settings import Settings
+
+HEDGE_S = 0.25
+ANSWER_TIMEOUT_S = 2.0  # a metadata request's own; shorter if `request_timeout_ms` is
+LOADING_BACKOFF_S = 0.01  # the first InitProducerId after a broker's start fails with 14 (S10)
+CONTROL_LINKS_MAX = 2
+NO_PRODUCER_ID = (-1, -1)
+BOOTSTRAP_FIRST = -1  # node ids of bootstrap addresses count down from here
+
+
+class Inquiries:
+    """Decides when metadata and producer ids are asked for, and of whom."""
+
+    __slots__ = (
+        "_asked_pid_s",
+        "_brokers",
+        "_metadata",
+        "_pid_failures",
+        "_pid_retry_s",
+        "_schedules",
+        "_settings",
+        "_wants_pid",
+        "clock",
+        "producer_id",
+    )
+
+    def __init__(
+        self, settings: Settings, schedules: Schedules, brokers: Brokers, metadata: Metadata
+    ) -> None:
+        self._settings = settings
+        self._schedules = schedules
+        self._brokers = brokers
+        self._metadata = metadata
+        self.clock = RefreshClock(settings, schedules)
+        self.producer_id = NO_PRODUCER_ID  # shared: (id, epoch)
+        self._wants_pid: dict[tuple[str, int], Partition] = {}
+        self._asked_pid_s: float | None = None
+        self._pid_retry_s = 0.0
+        self._pid_failures = 0
+
+    def __repr__(self) -> str:
+        return f"<Inquiries producer={self.producer_id} links={self.links()}>"
+
+    # --- what is wanted ---
+
+    def want_producer_id(self, partition: Partition) -> None:
+        """The partition cannot number its batches before it has a producer id."""
+        if not partition.fresh_producer_id and self.producer_id != NO_PRODUCER_ID:
+            partition.use_producer_id(*self.producer_id)
+        else:
+            self._wants_pid[partition.tp] = partition
+
+    def links(self) -> list[Link]:
+        """The control links that are up or coming up."""
+        return [link for link in self._brokers if link.role is Role.CONTROL and not link.down]
+
+    def next_deadline(self, now: float) -> float | None:
+        """When to call `step` next, if no event comes before."""
+        times = [self.clock.due_at(now)]
+        if self._wants_pid and not self._outstanding(Question.PRODUCER_ID):
+            times.append(self._pid_retry_s)
+        for link in self.links():
+            since_s = link.waiting_since_s()
+            if since_s is not None:
+                times.append(since_s + HEDGE_S if not self._slow(link, now) else None)
+        waits = [t for t in times if t is not None]
+        if waits and min(waits) <= now:
+            # a question is due and nobody can be asked: wait for the first back-off to end
+            retries = [at for _, _, _, at in self._candidates(now) if at > now]
+            waits = [t for t in waits if t > now] + retries
+        return min(waits, default=None)
+
+    # --- asking ---
+
+    def step(self, now: float) -> list[Command]:
+        """Ask what is due."""
+        due_s = self.clock.due_at(now)
+        metadata = due_s is not None and due_s <= now
+        hedged = self._hedge_metadata(now)
+        producer_id = bool(self._wants_pid) and now >= self._pid_retry_s
+        asked_pid = self._outstanding(Question.PRODUCER_ID)
+        if asked_pid and not all(self._slow(link, now) for link in asked_pid):
+            producer_id = False
+        if not (metadata or hedged or producer_id):
+            return []
+        link = self._usable(now)
+        if link is None:
+            return self._open_another(now)
+        commands: list[Command] = []
+        if metadata or (hedged and not self._asks(link, Question.METADATA)):
+            commands.append(self._ask_metadata(link, now, hedge=not metadata))
+        if producer_id and not self._asks(link, Question.PRODUCER_ID):
+            commands.append(self._ask_producer_id(link, now))
+        return commands
+
+    def _hedge_metadata(self, now: float) -> bool:
+        asked = self._outstanding(Question.METADATA)
+        return bool(asked) and len(asked) < 2 and all(self._slow(link, now) for link in asked)
+
+    def _outstanding(self, question: Question) -> list[Link]:
+        return [link for link in self.links() if self._asks(link, question)]
+
+    @staticmethod
+    def _asks(link: Link, question: Question) -> bool:
+        return any(pending.question is question for pending in link.pending)
+
+    @staticmethod
+    def _slow(link: Link, now: float) -> bool:
+        since_s = link.waiting_since_s()
+        return since_s is not None and now - since_s >= HEDGE_S
+
+    def _usable(self, now: float) -> Link | None:
+        for link in self.links():
+            if link.ready and not self._slow(link, now):
+                return link
+        return None
+
+    def _open_another(self, now: float) -> list[Command]:
+        """Begin a control connection, unless one that is not slow is coming up."""
+        links = self.links()
+        if len(links) >= CONTROL_LINKS_MAX or any(not self._slow(link, now) for link in links):
+            return []
+        taken = {link.node_id for link in links}
+        for node_id, host, port, retry_s in self._candidates(now):
+            if node_id not in taken and now >= retry_s:
+                link = self._brokers.link(node_id, Role.CONTROL)
+                return [self._brokers.connect(link, host, port, now)]
+        return []
+
+    def _candidates(self, now: float) -> Sequence[tuple[int, str, int, float]]:
+        """Nodes that could be asked: those that answered last come first, bootstrap last."""
+        answered_s = self._brokers.answered_s
+        nodes = sorted(
+            self._metadata.nodes.values(),
+            key=lambda node: (-answered_s.get(node.node_id, -1.0), node.node_id),
+        )
+        known = [
+            (n.node_id, n.host, n.port, self._brokers.link(n.node_id, Role.CONTROL).retry_s)
+            for n in nodes
+        ]
+        if any(
+            retry_s <= now and not self._brokers.link(node_id, Role.CONTROL).failures
+            for node_id, _, _, retry_s in known
+        ):
+            return known
+        bootstrap = []
+        for index, (host, port) in enumerate(self._settings.bootstrap):
+            node_id = BOOTSTRAP_FIRST - index
+            retry_s = self._brokers.link(node_id, Role.CONTROL).retry_s
+            bootstrap.append((node_id, host, port, retry_s))
+        return sorted(known + bootstrap, key=lambda candidate: candidate[3])
+
+    def _ask_metadata(self, link: Link, now: float, *, hedge: bool) -> Command:
+        if not hedge:
+            self.clock.started(now)
+        timeout_s = min(ANSWER_TIMEOUT_S, self._settings.request_timeout_s)
+        return self._send(
+            link, Question.METADATA, self._metadata.build_request(), now + timeout_s, now
+        )
+
+    def _ask_producer_id(self, link: Link, now: float) -> Command:
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+        )
+        deadline_s = now + min(ANSWER_TIMEOUT_S, self._settings.request_timeout_s)
+        return self._send(link, Question.PRODUCER_ID, request, deadline_s, now)
+
+    def _send(
+        self, link: Link, question: Question, request: object, deadline_s: float, now: float
+    ) -> Command:
+        pending = Pending(self._brokers.next_token(), question, now, deadline_s, [])
+        link.pending.append(pending)
+        link.used_s = now
+        assert link.connection is not None
+        return Send(link.connection, pending.token, request)
+
+    # --- answers ---
+
+    def metadata_ended(self, link: Link, ok: bool, now: float) -> list[Command]:
+        """An answer came, or the last link that owed one is gone. Slow links are given up."""
+        if not ok and self._outstanding(Question.METADATA):
+            return []  # the other one may still answer
+        self.clock.finished(ok, now)
+        commands: list[Command] = []
+        for other in self.links():
+            if ok and other is not link and self._slow(other, now):
+                assert other.connection is not None
+                commands.append(Disconnect(other.connection, abort=True))
+                self._brokers.drop(other)
+                self._brokers.fail(other, now)
+                other.retry_s = now + self._schedules.reconnect_delay_s(other.failures, 0.0)
+        return commands
+
+    def producer_id_came(self, producer_id: int, producer_epoch: int) -> None:
+        """Hand it to who waits: to one partition that needs its own, or to all others."""
+        self._pid_failures = 0
+        own = [p for p in self._wants_pid.values() if p.fresh_producer_id]
+        if own and self.producer_id != NO_PRODUCER_ID:
+            del self._wants_pid[own[0].tp]
+            own[0].use_producer_id(producer_id, producer_epoch)
+            return
+        self.producer_id = (producer_id, producer_epoch)
+        for tp, partition in list(self._wants_pid.items()):
+            if not partition.fresh_producer_id:
+                del self._wants_pid[tp]
+                partition.use_producer_id(producer_id, producer_epoch)
+
+    def producer_id_failed(self, *, loading: bool, now: float) -> None:
+        """Ask again: after 10 ms, doubling, where the broker is only starting (S10)."""
+        self._pid_failures += 1
+        if loading:
+            delay_s = LOADING_BACKOFF_S * 2 ** min(self._pid_failures - 1, 20)
+            delay_s = min(delay_s, self._settings.retry_backoff_max_s)
+        else:
+            delay_s = self._schedules.retry_delay_s(self._pid_failures, 0.0, "")
+        self._pid_retry_s = now + delay_s
+
+    def give_up_producer_id(self) -> list[Partition]:
+        """No id is to be had: returns who waited, so that their records can be failed."""
+        waiting = list(self._wants_pid.values())
+        self._wants_pid.clear()
+        return waiting

@@ -1,0 +1,175 @@
+"""Records in: which partition, is there room, and who waits for what.
+
+Rules:
+* Nothing is taken in part: `append` either puts the record into a batch or leaves no trace but a
+  waiter, which `cancel_wait` removes.
+* A waiter has a ticket, keeps it while it asks again, and is told by `Granted(ticket)`.
+* An unknown partition may be a new one: one fresh look at metadata comes before the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kafka.errors import MessageSizeTooLargeError
+
+from outlast.engine.batch import Batch
+from outlast.engine.hub import Hub
+from outlast.engine.messages import Granted
+from outlast.engine.partitioner import keyed_partition
+from outlast.engine.record_batch import Headers, record_bytes_max
+
+RECORD_OVERHEAD_BYTES = 120  # of a record's future and slot
+BATCH_OVERHEAD_BYTES = 700  # of a batch's own objects and header
+TOPIC_FORBIDDEN = frozenset({17, 29})  # invalid name, not authorized: waiting does not help
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing was taken: wait for `Granted(ticket)`, then ask again with the ticket."""
+
+    ticket: int
+    reason: str  # 'metadata' or 'memory'
+    error: int = 0  # the topic's last metadata error
+    final: bool = False  # waiting does not help: fail the record with `error`
+
+
+class Intake:
+    """The way of records into batches."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._waiters: dict[str, dict[int, float]] = {}  # topic → tickets, since when
+        self._next_ticket = 1
+        self.attention = False  # something new can be sent or must be asked
+
+    def __repr__(self) -> str:
+        waiting = {topic: len(tickets) for topic, tickets in self._waiters.items()}
+        return f"<Intake waiting for metadata: {waiting}>"
+
+    def append(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+        now: float,
+        ticket: int = 0,
+    ) -> Batch | Waiting:
+        """Take one record; it is the last one of the batch that is returned.
+
+        Raises:
+            ValueError: the topic has no such partition.
+            MessageSizeTooLargeError: the record alone is larger than the whole buffer.
+        """
+        partitions = self._hub.metadata.partitions(topic)
+        if partitions is None:
+            return self._wait_for_topic(topic, now, ticket)
+        size_bytes = record_bytes_max(key, value, headers)
+        if partition is None:
+            if key is None:
+                partition = self._hub.sticky.choose(topic, partitions, size_bytes)
+            else:
+                partition = keyed_partition(key, partitions)
+        tp = (topic, partition)
+        place = self._hub.partitions.get(tp)
+        if place is None:
+            if partition not in partitions:
+                return self._wait_for_partition(topic, partition, partitions, now, ticket)
+            place = self._hub.new_partition(tp, now)
+        charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
+        joins = place.queue.takes(size_bytes, now)
+        if not joins:
+            charge_bytes += BATCH_OVERHEAD_BYTES
+        if not self._hub.accumulator.charge(charge_bytes, ticket):
+            return self._wait_for_room(charge_bytes, ticket)
+        batch = place.queue.append(timestamp_ms, key, value, headers, joins=joins, now=now)
+        batch.charge_bytes += charge_bytes
+        if batch.count == 1:
+            self._hub.busy[tp] = place
+            self.attention = True
+            self._hub.metadata.interest(topic, now)
+            self._hub.meet_gap(batch)
+        if batch.closed:
+            self.attention = True
+            self._hub.sticky.batch_left(topic, partition)
+        return batch
+
+    def _wait_for_room(self, charge_bytes: int, ticket: int) -> Waiting:
+        if charge_bytes > self._hub.accumulator.limit_bytes:
+            raise MessageSizeTooLargeError(
+                f"The record takes {charge_bytes} bytes of the send buffer, more than all of it: "
+                f"buffer_memory is {self._hub.accumulator.limit_bytes}; make it larger"
+            )
+        ticket = ticket or self._ticket()
+        self._hub.accumulator.wait(ticket, charge_bytes)
+        for place in self._hub.busy.values():
+            place.queue.end_linger()  # room comes only from what is sent
+        self.attention = True
+        return Waiting(ticket, "memory")
+
+    def _wait_for_topic(self, topic: str, now: float, ticket: int) -> Waiting:
+        granted = ticket != 0  # so the error is an answer to this caller's own question
+        ticket = ticket or self._ticket()
+        error = self._hub.metadata.topic_error(topic)
+        if error in TOPIC_FORBIDDEN and granted:
+            return Waiting(ticket, "metadata", error, final=True)
+        self._hub.metadata.interest(topic, now)
+        self._waiters.setdefault(topic, {}).setdefault(ticket, now)
+        self._hub.inquiries.clock.want(now)
+        self.attention = True
+        return Waiting(ticket, "metadata", error)
+
+    def _wait_for_partition(
+        self, topic: str, partition: int, partitions: Collection[int], now: float, ticket: int
+    ) -> Waiting:
+        """An unknown partition may be a new one: one fresh look before it is refused."""
+        if ticket:
+            raise ValueError(
+                f"Unrecognized partition: {partition} of topic {topic!r}, "
+                f"which has {len(partitions)}: 0 to {len(partitions) - 1}"
+            )
+        ticket = self._ticket()
+        self._waiters.setdefault(topic, {})[ticket] = now
+        self._hub.inquiries.clock.want(now)
+        self.attention = True
+        return Waiting(ticket, "metadata")
+
+    def _ticket(self) -> int:
+        self._next_ticket += 1
+        return self._next_ticket
+
+    def cancel_wait(self, ticket: int) -> None:
+        """The caller gave up waiting."""
+        for granted in self._hub.accumulator.cancel(ticket):
+            self._hub.out.completions.append(Granted(granted))
+        for topic, tickets in list(self._waiters.items()):
+            tickets.pop(ticket, None)
+            if not tickets:
+                del self._waiters[topic]
+
+    def partitions_for(self, topic: str, now: float, ticket: int = 0) -> frozenset[int] | Waiting:
+        """The partitions of a topic."""
+        partitions = self._hub.metadata.partitions(topic)
+        if partitions is None:
+            return self._wait_for_topic(topic, now, ticket)
+        return frozenset(partitions)
+
+    def waiting_since_s(self) -> float | None:
+        """Since when, at the longest, somebody has waited for metadata."""
+        return min((min(t.values()) for t in self._waiters.values()), default=None)
+
+    def informed(self, found: Collection[str], asked_s: float) -> None:
+        """Metadata came, asked for at `asked_s`: wake those whom it answers."""
+        for topic, tickets in list(self._waiters.items()):
+            known = self._hub.metadata.known(topic)
+            forbidden = self._hub.metadata.topic_error(topic) in TOPIC_FORBIDDEN
+            for ticket, since_s in list(tickets.items()):
+                if topic in found or ((known or forbidden) and asked_s >= since_s):
+                    del tickets[ticket]
+                    self._hub.out.completions.append(Granted(ticket))
+            if not tickets:
+                del self._waiters[topic]

@@ -1,0 +1,115 @@
+"""Requests out: which batches go to which leader now.
+
+A broker serves one request at a time per connection and answers in order, so a request carries one
+batch from as many due partitions as fit, starting at a rotating one; never the same partition twice
+(the first would vanish: S14), never null records (S13).
+"""
+
+from __future__ import annotations
+
+from outlast.engine.batch import Attempt, Batch
+from outlast.engine.brokers import Link, Pending, Question
+from outlast.engine.hub import Hub
+from outlast.engine.messages import Connection, Role, Send
+from outlast.engine.partition import Partition
+from outlast.engine.produce import build_request
+
+BROKER_SHARE = 0.9  # of request_timeout_ms is the broker's own time-out: its 7 comes before ours
+
+
+class Outgoing:
+    """The way of batches onto connections."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._rotation = 0
+
+    def __repr__(self) -> str:
+        return f"<Outgoing rotation={self._rotation}>"
+
+    def pump(self, now: float) -> None:
+        """Send whatever may be sent."""
+        by_node: dict[int, list[tuple[Partition, int]]] = {}
+        for tp, place in self._hub.busy.items():
+            due_s = place.due_s()
+            if due_s is None or due_s > now:
+                continue
+            leader = self._hub.metadata.leader(*tp)
+            if leader is None or not leader.usable:
+                if not self._hub.recorder.open(tp):
+                    self._hub.no_leader(place, now)
+                continue
+            if place.needs_producer_id():
+                self._hub.inquiries.want_producer_id(place)
+                if place.needs_producer_id():
+                    continue
+            by_node.setdefault(leader.node_id, []).append((place, leader.epoch))
+        for node_id, due in by_node.items():
+            self._pump_node(node_id, due, now)
+
+    def _pump_node(self, node_id: int, due: list[tuple[Partition, int]], now: float) -> None:
+        link = self._hub.brokers.link(node_id, Role.OPEN)
+        if link.down:
+            node = self._hub.metadata.nodes[node_id]
+            if now >= link.retry_s:
+                self._hub.out.commands.append(
+                    self._hub.brokers.connect(link, node.host, node.port, now)
+                )
+            return
+        if not link.ready:
+            return
+        self._rotation += 1
+        start = self._rotation % len(due)
+        due = due[start:] + due[:start]
+        while len(link.pending) < self._hub.settings.max_in_flight:
+            if not self._send_one(link, due, now):
+                return
+
+    def _send_one(self, link: Link, due: list[tuple[Partition, int]], now: float) -> bool:
+        """One request with a batch of every partition that may send and still fits."""
+        connection = link.connection
+        assert connection is not None
+        chosen: list[tuple[Partition, Batch]] = []
+        room = self._hub.settings.max_request_bytes
+        for place, leader_epoch in due:
+            batch = place.next_batch(connection, leader_epoch, now)
+            if batch is None:
+                continue
+            if batch.data is None:
+                batch.seal(self._hub.settings.compression)
+                self._hub.sticky.batch_left(*place.tp)
+            if chosen and batch.size_bytes > room:
+                continue
+            room -= batch.size_bytes
+            topic_id = self._hub.metadata.topic_id(place.tp[0])
+            place.send(batch, Attempt(connection, leader_epoch, topic_id, now))
+            chosen.append((place, batch))
+            if self._hub.recorder.open(place.tp):
+                self._hub.out.facts += self._hub.recorder.sent(place.tp, now)
+        if not chosen:
+            return False
+        self._send_batches(link, connection, chosen, now)
+        return True
+
+    def _send_batches(
+        self,
+        link: Link,
+        connection: Connection,
+        chosen: list[tuple[Partition, Batch]],
+        now: float,
+    ) -> None:
+        settings = self._hub.settings
+        request = build_request(
+            [batch for _, batch in chosen],
+            acks=settings.acks,
+            timeout_ms=max(1, int(settings.request_timeout_s * 1000 * BROKER_SHARE)),
+        )
+        token = self._hub.brokers.next_token()
+        link.used_s = now
+        if settings.acks != 0:
+            deadline_s = now + settings.request_timeout_s
+            link.pending.append(Pending(token, Question.PRODUCE, now, deadline_s, chosen))
+        self._hub.out.commands.append(Send(connection, token, request, settings.acks != 0))
+        if settings.acks == 0:  # handed over is all that will ever be known
+            for place, batch in chosen:
+                self._hub.settle(place, place.accept(batch, -1, -1, now), now)

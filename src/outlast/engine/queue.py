@@ -1,0 +1,103 @@
+"""Batches of one partition that have no number yet: filled at the end, sent from the head.
+
+Rules:
+* Only the last batch takes records, and only while it is open, has room and is young: a batch takes
+  no record much younger than its first, so that none fails early at the batch's deadline (rule 10).
+* A batch is ready when it is closed, when another stands behind it, or when its linger is over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from outlast.engine.batch import Batch
+from outlast.engine.record_batch import Headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What all partitions of a producer share."""
+
+    idempotent: bool
+    window_batches: int  # from the oldest unsettled one
+    batch_bytes: int
+    compression: int
+    linger_s: float
+    batch_age_s: float  # a batch takes no record this much younger than its first (rule 10)
+    delivery_timeout_s: float
+    unix_offset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReason:
+    """Why batches fail; the outcome and the attempts are each batch's own."""
+
+    kind: str
+    error_code: int | None
+    message: str
+
+
+class Queue:
+    """The part of a partition that the application fills."""
+
+    __slots__ = ("_limits", "_tp", "batches")
+
+    def __init__(self, tp: tuple[str, int], limits: Limits) -> None:
+        self._tp = tp
+        self._limits = limits
+        self.batches: deque[Batch] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self._tp[0]}-{self._tp[1]} batches={len(self.batches)}>"
+
+    @property
+    def head(self) -> Batch | None:
+        """The batch that is next to be numbered."""
+        return self.batches[0] if self.batches else None
+
+    def takes(self, size_bytes: int, now: float) -> bool:
+        """Whether a record of this size joins the batch that is being filled."""
+        if not self.batches:
+            return False
+        batch = self.batches[-1]
+        return (
+            not batch.closed
+            and batch.size_bytes + size_bytes <= self._limits.batch_bytes
+            and now - batch.created_s <= self._limits.batch_age_s
+        )
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        joins: bool,
+        now: float,
+    ) -> Batch:
+        """Take one record (`joins`: what `takes` said); it is now the last of its batch."""
+        if joins:
+            batch = self.batches[-1]
+        else:
+            self.end_linger()
+            batch = Batch(self._tp, now)
+            self.batches.append(batch)
+        batch.append(timestamp_ms, key, value, headers)
+        if batch.size_bytes >= self._limits.batch_bytes:
+            batch.closed = True
+        return batch
+
+    def end_linger(self) -> None:
+        """What is queued waits no longer for more records (flush, close, no room)."""
+        if self.batches:
+            self.batches[-1].closed = True
+
+    def ready_s(self) -> float | None:
+        """Since when (or from when on) the head is ready to be sent."""
+        if not self.batches:
+            return None
+        head = self.batches[0]
+        lingers = not head.closed and len(self.batches) == 1
+        return head.created_s + (self._limits.linger_s if lingers else 0.0)

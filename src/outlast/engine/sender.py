@@ -1,0 +1,296 @@
+"""The engine's face: takes events and the time, gives back commands and facts.
+
+A record's way out:  `append` → `intake` (metadata, partitioner, accumulator, partition); then
+`outgoing.pump` → partitions that are due, by leader → `next_batch` → one `Send` for all that fit.
+A refusal's way back: `responded` → `answers` → verdict → partition (rewind) → gap opens → the hint
+is taken or a refresh is wanted → `pump` again, in the same step.
+
+Rules:
+* Every input ends in `now`; nothing here reads a clock, rolls dice or touches a socket.
+* `next_deadline(now)` is later than `now`, or the driver would spin.
+* Events of a connection that was given up are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from outlast.engine.answers import Answers
+from outlast.engine.batch import Batch
+from outlast.engine.brokers import Link, Pending, Question
+from outlast.engine.hub import Hub
+from outlast.engine.intake import Intake, Waiting
+from outlast.engine.messages import (
+    Connection,
+    ConnectionLost,
+    Disconnect,
+    Gap,
+    GapEnd,
+    Loss,
+    MetadataRefreshed,
+    Outbox,
+    Role,
+)
+from outlast.engine.metadata import (
+    Change,
+    LeaderChange,
+    PartitionGone,
+    TopicFound,
+    TopicRecreated,
+)
+from outlast.engine.outgoing import Outgoing
+from outlast.engine.queue import FailureReason
+from outlast.engine.rng import Rng
+from outlast.engine.settings import Settings
+from outlast.engine.verdict import code_name, judge_loss, judge_timeout
+
+NO_PRODUCER_ID_FOR_US = frozenset({31, 42, 53})
+COORDINATOR_LOADING = frozenset({14, 15, 16})
+SHORTEST_WAIT_S = 0.0005
+
+__all__ = ["Sender", "Waiting"]
+
+
+class Sender:
+    """All decisions of one producer."""
+
+    def __init__(self, settings: Settings, rng: Rng, now: float, unix_offset_s: float) -> None:  # noqa: ARG002 - every input ends in it
+        self._hub = Hub(settings, rng, unix_offset_s)
+        self._intake = Intake(self._hub)
+        self._outgoing = Outgoing(self._hub)
+        self._answers = Answers(self._hub)
+        self._closed = False
+        # the application's side, where every call layer would be paid for each record
+        self.append = self._intake.append
+        self.partitions_for = self._intake.partitions_for
+
+    def __repr__(self) -> str:
+        return f"<Sender {self._hub!r}>"
+
+    @property
+    def attention(self) -> bool:
+        """The driver should call `tick` soon: something new can be sent or must be asked."""
+        return self._intake.attention
+
+    # --- the application ------------------------------------------------------------------------
+
+    def cancel_wait(self, ticket: int, now: float) -> None:  # noqa: ARG002
+        """The caller gave up waiting."""
+        self._intake.cancel_wait(ticket)
+
+    def flush(self, now: float) -> list[Batch]:  # noqa: ARG002
+        """Let nothing linger any more; returns the batches that are not settled yet."""
+        self._intake.attention = True
+        unsettled: list[Batch] = []
+        for place in self._hub.busy.values():
+            place.queue.end_linger()
+            unsettled += place.unsettled()
+        return unsettled
+
+    def close(self, now: float, *, fail_rest: bool) -> None:
+        """Take no more time for lingering; with `fail_rest`, settle everything now."""
+        self.flush(now)
+        if not fail_rest:
+            return
+        why = FailureReason("closed", None, "the producer was closed before it was acknowledged")
+        for place in list(self._hub.busy.values()):
+            self._hub.settle(place, place.fail_all(why), now)
+        for link in self._hub.brokers:
+            if link.connection is not None:
+                self._hub.out.commands.append(Disconnect(link.connection, abort=bool(link.pending)))
+                self._hub.brokers.drop(link)
+        self._hub.out.facts += self._hub.recorder.close(now)
+        self._closed = True
+
+    # --- the network ----------------------------------------------------------------------------
+
+    def connected(
+        self, connection: Connection, api_versions: Mapping[int, tuple[int, int]], now: float
+    ) -> None:
+        """TCP, TLS, ApiVersions and SASL are through: the node has answered."""
+        link = self._hub.brokers.current(connection)
+        if link is None:
+            return
+        begun_s = link.begun_s
+        self._hub.brokers.connected(link, api_versions, now)
+        if connection.role is Role.OPEN:
+            for tp in self._hub.recorder.open_partitions():
+                leader = self._hub.metadata.leader(*tp)
+                if leader is not None and leader.node_id == connection.node_id:
+                    self._hub.out.facts += self._hub.recorder.connecting(tp, begun_s, now)
+        self._advance(now)
+
+    def disconnected(
+        self,
+        connection: Connection,
+        loss: Loss,
+        detail: str,
+        now: float,
+        unsent: Collection[int] = (),
+    ) -> None:
+        """A connect failed, or the connection ended unasked."""
+        link = self._hub.brokers.current(connection)
+        if link is None:
+            return
+        was_ready = link.ready
+        judgement = judge_loss(loss, sent=True)
+        unanswered = self._hub.brokers.drop(link)
+        self._hub.out.facts.append(
+            ConnectionLost(
+                now,
+                connection,
+                self._hub.address(connection.node_id),
+                loss,
+                detail,
+                len(unanswered),
+            )
+        )
+        self._answers.back_off(link, was_ready, now)
+        self._answers.lost(link, connection, unanswered, judgement, now, unsent)
+        if not was_ready and connection.role is Role.OPEN:
+            self._answers.unreachable(connection.node_id, judgement, now)
+        self._advance(now)
+
+    def responded(self, connection: Connection, token: int, response: Any, now: float) -> None:
+        """An answer came."""
+        link = self._hub.brokers.current(connection)
+        if link is None:
+            return
+        pending = self._hub.brokers.answered(link, token, now)
+        if pending is None:
+            return
+        link.failures = 0
+        match pending.question:
+            case Question.PRODUCE:
+                self._answers.produced(link, pending, response, now)
+            case Question.METADATA:
+                self._informed(link, pending, response, now)
+            case Question.PRODUCER_ID:
+                self._numbered(response, now)
+        self._advance(now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        for place in list(self._hub.busy.values()):
+            deadline_s = place.deadline_s()
+            if deadline_s is not None and now >= deadline_s:
+                self._hub.settle(place, place.expire(now), now)
+        for link in self._hub.brokers:
+            deadline_s = link.deadline_s()
+            if deadline_s is not None and now >= deadline_s:
+                self._answers.give_up(link, judge_timeout(), "no answer in time", now)
+        self._hub.out.facts += self._hub.recorder.tick(now)
+        self._advance(now)
+
+    def take(self) -> Outbox:
+        """Everything since the last take."""
+        out, self._hub.out = self._hub.out, Outbox()
+        return out
+
+    def next_deadline(self, now: float) -> float | None:
+        """When to call `tick`, if nothing comes before."""
+        times = [self._hub.inquiries.next_deadline(now), self._hub.recorder.next_deadline(now)]
+        for tp, place in self._hub.busy.items():
+            times.append(place.deadline_s())
+            due_s = place.due_s()
+            if due_s is not None and due_s > now:
+                times.append(due_s)
+            elif due_s is not None:
+                leader = self._hub.metadata.leader(*tp)
+                if leader is not None:
+                    link = self._hub.brokers.link(leader.node_id, Role.OPEN)
+                    if link.down and link.retry_s > now:
+                        times.append(link.retry_s)
+        times += [link.deadline_s() for link in self._hub.brokers]
+        waits = [t for t in times if t is not None]
+        return max(min(waits), now + SHORTEST_WAIT_S) if waits else None
+
+    def gaps(self, now: float) -> list[Gap]:
+        """The last thousand gaps, open ones included."""
+        return self._hub.recorder.gaps(now)
+
+    def _advance(self, now: float) -> None:
+        """After every event: send what can be sent, ask what must be asked."""
+        self._intake.attention = False
+        if self._closed:
+            return
+        hub = self._hub
+        self._outgoing.pump(now)
+        since = [
+            s for s in (hub.oldest_trouble_s(), self._intake.waiting_since_s()) if s is not None
+        ]
+        hub.inquiries.clock.need(min(since, default=None), now)
+        hub.out.commands += hub.inquiries.step(now)
+        hub.complain(now)
+
+    # --- what the cluster tells -----------------------------------------------------------------
+
+    def _informed(self, link: Link, pending: Pending, response: Any, now: float) -> None:
+        hub = self._hub
+        alive = hub.metadata.alive
+        changes = hub.metadata.merge(response, link.node_id, now)
+        hub.out.facts.append(MetadataRefreshed(now, link.node_id, now - pending.sent_s, True))
+        hub.out.commands += hub.inquiries.metadata_ended(link, True, now)
+        hub.tell(hub.recorder.refreshed(now))
+        self._tell_gaps_who_leads(response, pending.sent_s, now)
+        for node_id in sorted(hub.metadata.alive - alive):
+            hub.brokers.revive(node_id, now)
+        for change in changes:
+            self._changed(change, now)
+        found = {change.topic for change in changes if isinstance(change, TopicFound)}
+        self._intake.informed(found, pending.sent_s)
+        hub.metadata.expire({topic for topic, _ in hub.busy}, now)
+
+    def _changed(self, change: Change, now: float) -> None:
+        hub = self._hub
+        match change:
+            case LeaderChange():
+                hub.leader_changed(change, now, by_hint=False)
+            case TopicRecreated():
+                why = FailureReason(
+                    "recreated", None, "its topic was deleted and created again: the old is gone"
+                )
+                for tp, place in list(hub.busy.items()):
+                    if tp[0] == change.topic:
+                        hub.settle(place, place.leave_topic(why), now)
+            case PartitionGone():
+                tp = (change.topic, change.partition)
+                why = FailureReason("topic_gone", 3, "its topic has no such partition any more")
+                gone = hub.busy.get(tp)
+                if gone is not None:
+                    hub.settle(gone, gone.fail_all(why), now)
+                hub.tell(hub.recorder.abandon(tp, GapEnd.TOPIC_GONE, now))
+
+    def _tell_gaps_who_leads(self, response: Any, asked_s: float, now: float) -> None:
+        """For the cluster's share of open gaps: what this very answer says, new or old."""
+        recorder = self._hub.recorder
+        if not recorder.open_partitions():
+            return
+        for topic in response.topics:
+            for p in topic.partitions:
+                tp = (topic.name, p.partition_index)
+                if recorder.open(tp):
+                    epoch = p.leader_epoch if response.API_VERSION >= 9 else -1
+                    self._hub.tell(
+                        recorder.leader_seen(
+                            tp, leader=p.leader_id, leader_epoch=epoch, asked_s=asked_s, now=now
+                        )
+                    )
+
+    def _numbered(self, response: Any, now: float) -> None:
+        inquiries = self._hub.inquiries
+        code = response.error_code
+        if code == 0:
+            inquiries.producer_id_came(response.producer_id, response.producer_epoch)
+        elif code in NO_PRODUCER_ID_FOR_US:
+            why = FailureReason(
+                "no_producer_id",
+                code,
+                f"the cluster gives no producer id ({code_name(code)}): idempotence needs the "
+                "IdempotentWrite right; grant it, or set enable_idempotence=False",
+            )
+            for place in inquiries.give_up_producer_id():
+                self._hub.settle(place, place.fail_queue(why), now)
+        else:
+            inquiries.producer_id_failed(loading=code in COORDINATOR_LOADING, now=now)
