@@ -1,0 +1,466 @@
+"""The engine's second driver: a virtual clock, a seeded network, a mock cluster, and a ledger.
+
+Theory. The engine decides, the driver obeys; here the driver owns time as well. `Simulation` keeps
+what is due next (a parcel of the network, a clock of the cluster, the engine's own deadline, a
+step of the story) and jumps there at once, so a run of minutes takes milliseconds and the same
+seed gives the same run, to the last bit, on any machine.
+
+Rules:
+* One random source per concern, each seeded by the run's seed and its name. A change in how one
+  concern draws leaves the others as they were.
+* One input at a time: after each the engine's commands are obeyed before anything else happens.
+* Nothing iterates over a set or depends on a hash.
+* An engine that wants to be woken at the present moment for ever is an error, told at once.
+
+A story is written as one would tell it:
+
+    sim = Simulation(7, topics={"t": 3})
+    sim.send_every(0, interval_s=0.01, count=200)
+    sim.at(0.5, lambda: sim.move_leader(0))
+    sim.run_until(sim.all_settled)
+    assert len(sim.gaps(0)) == 1
+    sim.check()
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from outlast import config
+from outlast.engine.batch import Batch
+from outlast.engine.messages import (
+    Connect,
+    Disconnect,
+    Fact,
+    Gap,
+    Granted,
+    Send,
+    Settled,
+)
+from outlast.engine.sender import Sender
+from outlast.engine.settings import Settings
+from outlast.testing.application import Application, SimFuture
+from outlast.testing.cluster import ClusterSettings, MockCluster
+from outlast.testing.ledger import Ledger, Verdict
+from outlast.testing.network import Connected, Lost, NetworkSettings, Responded, SimNetwork
+from outlast.testing.wire import ExpectedGap, expected_gaps
+
+UNIX_OFFSET_S = 1_700_000_000.0  # the virtual clock's zero, as a date
+SPIN_LIMIT = 1000  # inputs at one instant
+LATE_S = 12.0  # requests left in closed connections are taken within ten seconds
+
+
+class SimulationError(AssertionError):
+    """The run cannot go on or did not reach what it was to reach; the text tells how to see it."""
+
+
+class Simulation:
+    """One producer and one cluster in one virtual world. All times are virtual seconds from 0.
+
+    Args:
+        seed: decides everything that is random.
+        topics: name → number of partitions.
+        nodes: brokers, with ids from 1.
+        cluster, network: their settings.
+        settings: the engine's settings, whole; or else
+        keywords: as users write them, on top of the defaults (`linger_ms=5`).
+        max_block_s: how long a blocked send waits before it is refused.
+        trace: keep every line of what happened in `trace`; the digest needs it.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        topics: Mapping[str, int] | None = None,
+        min_isr: int = 1,
+        nodes: int = 3,
+        cluster: ClusterSettings | None = None,
+        network: NetworkSettings | None = None,
+        settings: Settings | None = None,
+        max_block_s: float = 60.0,
+        trace: bool = False,
+        **keywords: Any,
+    ) -> None:
+        self.seed = seed
+        self.now = 0.0
+        self.rng = self.stream("story")  # for the story's own choices
+        self.topics = dict({"t": 1} if topics is None else topics)
+        self.cluster = MockCluster(
+            nodes, settings=cluster or ClusterSettings(), rng=self.stream("cluster")
+        )
+        for name, partitions in self.topics.items():
+            self.cluster.create_topic(name, partitions, min_isr=min_isr, now=0.0)
+        if settings is None:
+            servers = [f"{host}:{port}" for host, port in self.cluster.addresses.values()]
+            settings = config.settings(bootstrap_servers=servers, **keywords)
+        self.settings = settings
+        self.network = SimNetwork(
+            self.cluster,
+            network or NetworkSettings(),
+            self.stream("network"),
+            setup_timeout_s=settings.connection_setup_timeout_s,
+            client_id=settings.client_id,
+        )
+        self.sender = Sender(settings, self.stream("engine"), 0.0, UNIX_OFFSET_S)
+        self.ledger = Ledger(f"Replay: python -m outlast.testing.simulation --seed {seed} --trace")
+        self.application = Application(
+            self.sender,
+            self.ledger,
+            unix_offset_s=UNIX_OFFSET_S,
+            max_block_s=max_block_s,
+            at=lambda at_s, step: self._schedule(at_s, lambda: step(self.now)),
+            obey=self._obey_and_wake,
+        )
+        self.facts: list[Fact] = []
+        self.trace: list[str] | None = [] if trace else None
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._actions: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = 0
+        self._plans = 0  # steps of the story that are still to come
+        self._wake_at: float | None = None
+        self._spins = 0
+        self._seen_at = -1.0
+        self._obey()
+
+    def __repr__(self) -> str:
+        open_ = len(self.ledger.unsettled())
+        return f"<Simulation seed={self.seed} now={self.now:.6f} open={open_}>"
+
+    def stream(self, concern: str) -> Random:
+        """The random source of one concern of this run."""
+        return Random(f"{self.seed}/{concern}")
+
+    # --- the application ------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str = "t",
+        partition: int | None = None,
+        *,
+        key: bytes | None = None,
+        size_bytes: int = 0,
+        thread: str | None = None,
+    ) -> SimFuture:
+        """Send one record, now. Its value is the ledger's. Sends of one `thread` (by default one
+        per topic and partition) follow each other: one that blocks holds up those behind it.
+        """
+        return self.application.send(topic, partition, key, size_bytes, thread, self.now)
+
+    def send_every(
+        self,
+        partition: int | None,
+        interval_s: float,
+        count: int,
+        *,
+        topic: str = "t",
+        start_s: float | None = None,
+        size_bytes: int = 0,
+    ) -> None:
+        """Send `count` records, one every `interval_s`, the first at `start_s` (default: now)."""
+        start_s = self.now if start_s is None else start_s
+        for i in range(count):
+            self.at(
+                start_s + i * interval_s,
+                lambda: self.send(topic, partition, size_bytes=size_bytes),
+            )
+
+    def flush(self) -> list[Batch]:
+        """Lingering is over for all that was sent; returns what is not settled."""
+        batches = self.sender.flush(self.now)
+        self._obey_and_wake()
+        return batches
+
+    def close(self, *, fail_rest: bool) -> None:
+        """Close the producer; `fail_rest` fails what is not settled."""
+        self.sender.close(self.now, fail_rest=fail_rest)
+        self._obey_and_wake()
+
+    # --- the story ------------------------------------------------------------------------------
+
+    def at(self, at_s: float, action: Callable[[], object]) -> None:
+        """Do something at this time (now, if that has passed)."""
+        self._plans += 1
+        self._schedule(at_s, lambda: self._carry_out(action))
+
+    def _carry_out(self, action: Callable[[], object]) -> None:
+        self._plans -= 1
+        action()
+
+    def _schedule(self, at_s: float, step: Callable[[], object]) -> None:
+        self._order += 1
+        heappush(self._actions, (max(at_s, self.now), self._order, step))
+
+    def move_leader(
+        self,
+        partition: int,
+        to: int | None = None,
+        *,
+        topic: str = "t",
+        deny_s: float | None = None,
+    ) -> int:
+        """Move a partition's leader to another node (default: the next one); it denies that for
+        `deny_s` (None: by the cluster's chance). Returns it.
+
+        Raises:
+            ValueError: the node cannot lead now.
+        """
+        if to is None:
+            nodes = list(self.cluster.addresses)
+            to = nodes[(nodes.index(self.leader(partition, topic)) + 1) % len(nodes)]
+        self._say("STORY move leader of", f"{topic}-{partition}", "to", to)
+        self.cluster.move_leader(topic, partition, to, self.now, deny_s=deny_s)
+        self.network.collect(self.now)
+        return to
+
+    def leader(self, partition: int, topic: str = "t") -> int:
+        """The node that leads, by the controller (−1: none)."""
+        return self.cluster.leader(topic, partition)[0]
+
+    def visible_at(self, partition: int, topic: str = "t") -> float:
+        """When the present leader was first named by a broker's metadata."""
+        _, epoch = self.cluster.leader(topic, partition)
+        return min(self.cluster.visible_at_s(topic, partition, epoch).values())
+
+    def kill(self, node_id: int) -> None:
+        """The broker crashes."""
+        self._broker("kill", node_id)
+
+    def stop(self, node_id: int) -> None:
+        """The broker shuts down in order."""
+        self._broker("stop", node_id)
+
+    def start(self, node_id: int) -> None:
+        """A broker that was killed or stopped comes back."""
+        self._broker("start", node_id)
+
+    def pause(self, node_id: int) -> None:
+        """The broker's process stands still."""
+        self._broker("pause", node_id)
+
+    def resume(self, node_id: int) -> None:
+        """A paused broker goes on."""
+        self._broker("resume", node_id)
+
+    def _broker(self, verb: str, node_id: int) -> None:
+        self._say("STORY", verb, node_id)
+        getattr(self.cluster, verb)(node_id, self.now)
+        self.network.collect(self.now)
+
+    def cut(self, node_id: int) -> None:
+        """Nothing passes to or from the node any more, and nobody is told."""
+        self._say("STORY cut", node_id)
+        self.network.cut(node_id, self.now)
+
+    def heal(self, node_id: int) -> None:
+        """The node can be reached again."""
+        self._say("STORY heal", node_id)
+        self.network.heal(node_id, self.now)
+
+    def reset(self, node_id: int) -> None:
+        """Break all connections to the node."""
+        self._say("STORY reset connections to", node_id)
+        self.network.reset(node_id, self.now)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def run_for(self, seconds: float) -> None:
+        """Let this much virtual time pass."""
+        end_s = self.now + seconds
+        while self._step(end_s):
+            pass
+        self.now = end_s
+
+    def run_until(self, predicate: Callable[[], bool], timeout_s: float = 300.0) -> None:
+        """Run until it holds.
+
+        Raises:
+            SimulationError: it did not hold within `timeout_s`.
+        """
+        end_s = self.now + timeout_s
+        while not predicate():
+            if not self._step(end_s):
+                name = getattr(predicate, "__name__", repr(predicate))
+                raise SimulationError(
+                    f"seed {self.seed}: {name} did not come true within {timeout_s:g} s "
+                    f"({self!r}, {self.sender!r}, {self.network!r}). {self.ledger.replay}"
+                )
+
+    def all_settled(self) -> bool:
+        """The story has nothing more to do, and nothing that was sent is open."""
+        return not self._plans and not self.application.open_sends
+
+    def _step(self, end_s: float) -> bool:
+        """Jump to what is due next and do it. False: nothing is due until `end_s`."""
+        action_at = self._actions[0][0] if self._actions else None
+        network_at = self.network.next_deadline(self.now)
+        tick_at = self._tick_at()
+        due = [at for at in (action_at, network_at, tick_at) if at is not None]
+        at = min(due, default=end_s)
+        if at > end_s or not due:
+            return False
+        self.now = max(self.now, at)
+        if at == action_at:
+            heappop(self._actions)[2]()
+            return True
+        self._watch_spinning()
+        if at == network_at:
+            self.network.step(self.now)
+            while self.network.events:
+                self._deliver()
+        else:
+            self._wake_at = None
+            self.sender.tick(self.now)
+            self._obey()
+        return True
+
+    def _tick_at(self) -> float | None:
+        deadline = self.sender.next_deadline(self.now)
+        if deadline is not None and deadline <= self.now:
+            raise SimulationError(
+                f"seed {self.seed}: the engine wants to be woken at {deadline!r}, and it is "
+                f"{self.now!r}: its loop would spin. {self.ledger.replay}"
+            )
+        if self._wake_at is not None and (deadline is None or self._wake_at < deadline):
+            return self._wake_at
+        return deadline
+
+    def _watch_spinning(self) -> None:
+        if self.now - self._seen_at > 1e-6:
+            self._seen_at, self._spins = self.now, 0
+        self._spins += 1
+        if self._spins > SPIN_LIMIT:
+            raise SimulationError(
+                f"seed {self.seed}: {self._spins} steps at {self.now!r} s, time stands still "
+                f"({self.sender!r}, {self.network!r}). {self.ledger.replay}"
+            )
+
+    # --- the driver -----------------------------------------------------------------------------
+
+    def _deliver(self) -> None:
+        """Tell the engine what the network saw."""
+        event = self.network.events.popleft()
+        match event:
+            case Connected(connection, api_versions):
+                self._say("connected", connection)
+                self.sender.connected(connection, api_versions, self.now)
+            case Lost(connection, loss, detail, unsent):
+                self._say("lost", connection, loss.value, detail, unsent)
+                self.sender.disconnected(connection, loss, detail, self.now, unsent)
+            case Responded(connection, token, response):
+                self._say("answer", connection, token, response)
+                self.sender.responded(connection, token, response, self.now)
+        self._obey()
+
+    def _obey_and_wake(self) -> None:
+        """After an input of the application: the I/O thread is woken if the engine asks for it."""
+        self._obey()
+        if self.sender.attention:
+            self._wake_at = self.now
+
+    def _obey(self) -> None:
+        """Take what the last input gave: commands, then completions, then facts."""
+        out = self.sender.take()
+        for command in out.commands:
+            match command:
+                case Connect(connection, host, port):
+                    self._say("connect", connection, host, port)
+                    self.network.connect(connection, host, port, self.now)
+                case Send(connection, token, request, expects_answer):
+                    self._say("send", connection, token, request)
+                    self.network.send(connection, token, request, expects_answer, self.now)
+                case Disconnect(connection, abort):
+                    self._say("abort" if abort else "close", connection)
+                    self.network.disconnect(connection, abort, self.now)
+        for completion in out.completions:
+            match completion:
+                case Settled(batch):
+                    for future in self.application.settled(batch, self.now):
+                        self._say("settled", future, future.entry.offset)
+                case Granted(ticket):
+                    self._say("granted", ticket)
+                    self.application.granted(ticket, self.now)
+        for fact in out.facts:
+            self._say("fact", fact)
+            self.facts.append(fact)
+
+    def _say(self, *words: object) -> None:
+        if self.trace is not None:
+            line = f"{self.now:12.6f} " + " ".join(map(str, words))
+            self.trace.append(line)
+            self._digest.update(line.encode())
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def digest(self) -> str:
+        """A fingerprint of all that happened; needs `trace=True`."""
+        assert self.trace is not None, "the digest is of the trace"
+        return self._digest.hexdigest()
+
+    def gaps(self, partition: int | None = None, topic: str = "t") -> list[Gap]:
+        """The engine's gap records: all, or one partition's."""
+        gaps = self.sender.gaps(self.now)
+        if partition is None:
+            return list(gaps)
+        return [gap for gap in gaps if (gap.topic, gap.partition) == (topic, partition)]
+
+    def true_gaps(self) -> dict[tuple[str, int], list[ExpectedGap]]:
+        """The gaps as the wire tells them (see `wire`)."""
+        ready_s: dict[tuple[str, int], list[float]] = {tp: [] for tp in self.partitions()}
+        for entry in self.ledger.entries:
+            if entry.taken_at is not None:
+                times = ready_s[entry.topic, entry.partition]
+                times.append(entry.taken_at + self.settings.linger_s)
+        return expected_gaps(self.network.requests, self.network.connects, ready_s)
+
+    def partitions(self) -> list[tuple[str, int]]:
+        """All partitions of this world."""
+        return [(name, index) for name, count in self.topics.items() for index in range(count)]
+
+    def judge(self) -> Verdict:
+        """Let what is left under way arrive, then compare the ledger with the logs."""
+        self.run_for(LATE_S)
+        idempotent, acks = self.settings.idempotent, self.settings.acks
+        return self.ledger.judge(
+            self.cluster.records,
+            self.partitions(),
+            exactly_once=idempotent,
+            in_order=idempotent or self.settings.max_in_flight == 1,
+            acks_survive=acks == -1,
+            offsets_told=acks != 0,
+        )
+
+    def check(self) -> Verdict:
+        """Judge, and raise with every finding.
+
+        Raises:
+            SimulationError: the logs do not bear out what was told.
+        """
+        verdict = self.judge()
+        if verdict.findings:
+            raise SimulationError(f"seed {self.seed}:\n" + "\n".join(verdict.findings[:20]))
+        return verdict
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m outlast.testing.simulation`: replay one seed, or run many."""
+    from outlast.testing.swarm import run_seed  # the swarm is built upon this file
+
+    parser = argparse.ArgumentParser(prog="python -m outlast.testing.simulation")
+    parser.add_argument("--seed", type=int, required=True, help="the run to replay")
+    parser.add_argument("--trace", action="store_true", help="print every step")
+    options = parser.parse_args(arguments)
+    report = run_seed(options.seed, trace=options.trace)
+    for line in report.trace:
+        print(line)
+    print(report)
+    return 1 if report.findings else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,256 @@
+"""Random runs: the seed picks the world, the load and the accidents; the ledger judges.
+
+A run has two phases, after TigerBeetle's simulator. *Safety*: records are sent while leaders move,
+brokers die and connections break; whatever happens, nothing wrong may be told. *Liveness*: all is
+healed, and everything that is open must settle within a bound; then one more record for every
+partition must be delivered. Settings are drawn too, so that rare mixes occur.
+
+Rule: the whole run follows from its seed. A draw added in the middle changes what every seed means,
+so a bug found by a seed is kept as a story in the tests, not as a seed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from outlast.testing.cluster import ClusterSettings
+from outlast.testing.network import NetworkSettings
+from outlast.testing.simulation import Simulation, SimulationError
+
+
+@dataclass(slots=True)
+class Report:
+    """What one seed gave. It is good if `findings` is empty."""
+
+    seed: int
+    world: str = ""
+    findings: list[str] = field(default_factory=list)
+    records: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failovers: int = 0  # partitions' leader epochs gone through
+    gaps: Counter[str] = field(default_factory=Counter)  # by cause
+    virtual_s: float = 0.0
+    digest: str = ""
+    trace: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{n} {outcome}" for outcome, n in sorted(self.outcomes.items()))
+        gaps = ", ".join(f"{n} {cause}" for cause, n in sorted(self.gaps.items())) or "none"
+        lines = [
+            f"seed {self.seed}: {self.world}",
+            f"  {self.virtual_s:.1f} virtual s, {self.failovers} failovers, "
+            f"{self.records} records: {told}; gaps: {gaps}",
+        ]
+        if self.digest:
+            lines.append(f"  digest {self.digest}")
+        lines += [f"  FOUND {finding}" for finding in self.findings] or ["  nothing wrong"]
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class _World:
+    """What the seed has drawn."""
+
+    nodes: int
+    partitions: int
+    min_isr: int
+    cluster: ClusterSettings
+    network: NetworkSettings
+    keywords: dict[str, Any]
+    max_block_s: float
+    load_s: float
+    interval_s: float
+    accidents: int
+
+    def __str__(self) -> str:
+        words = " ".join(f"{name}={value}" for name, value in self.keywords.items())
+        return (
+            f"nodes={self.nodes} partitions={self.partitions} min_isr={self.min_isr} "
+            f"latency={self.network.latency_s} spikes={self.network.spike_probability} "
+            f"first_seq={self.cluster.first_seq_rule} detect={self.cluster.detect_s} "
+            f"interval={self.interval_s} accidents={self.accidents} {words}"
+        )
+
+
+def draw_world(rng: Random) -> _World:
+    """Settings of a run. Every draw happens, whatever was drawn before."""
+    idempotent = rng.random() < 0.92
+    acks = "all" if idempotent or rng.random() < 0.7 else 1
+    latency_s = rng.choice([(0.0002, 0.0008), (0.001, 0.004), (0.005, 0.02), (0.03, 0.05)])
+    request_timeout_ms = rng.choice([1000, 2000, 5000])
+    linger_ms = rng.choice([0, 0, 5, 50])
+    produce, metadata = rng.choice([(9, 9), (11, 12), (12, 12), (13, 12), (13, 13)])
+    keywords: dict[str, Any] = {
+        "acks": acks,
+        "enable_idempotence": idempotent,
+        "linger_ms": linger_ms,
+        "batch_size": rng.choice([150, 500, 2000, 16384]),
+        "max_in_flight_requests_per_connection": rng.choice([1, 2, 5, 5, 5]),
+        "request_timeout_ms": request_timeout_ms,
+        "delivery_timeout_ms": request_timeout_ms + linger_ms + rng.choice([500, 5000, 60_000]),
+        "socket_connection_setup_timeout_ms": rng.choice([500, 2000]),
+        "retry_backoff_ms": rng.choice([20, 100]),
+        "buffer_memory": rng.choice([4_000, 33_554_432, 33_554_432]),
+        "metadata_max_age_ms": rng.choice([500, 300_000]),
+        "compression_type": rng.choice([None, None, None, "gzip"]),
+    }
+    return _World(
+        nodes=rng.choice([1, 2, 3, 3, 3, 4]),
+        partitions=rng.randint(1, 4),
+        min_isr=rng.choice([1, 1, 2]),
+        cluster=ClusterSettings(
+            detect_s=rng.choice([0.1, 0.3, 1.0, 3.0]),
+            promote_s=rng.choice([0.0, 0.0, 0.5]),
+            metadata_lag_s=rng.choice([(0.0, 0.0), (0.001, 0.031), (0.01, 0.3)]),
+            deny_p=rng.choice([0.0, 0.13, 1.0]),
+            fetch_backoff_s=rng.choice([0.05, 1.0]),
+            first_seq_rule=rng.choice(["any", "zero"]),
+            api_versions={0: (3, produce), 3: (0, metadata)},
+        ),
+        network=NetworkSettings(
+            latency_s=latency_s,
+            spike_probability=rng.choice([0.0, 0.0, 0.01, 0.05]),
+            spike_s=(0.02, rng.choice([0.1, 1.5])),
+            notice_s=rng.choice([0.0, 0.002]),
+        ),
+        keywords=keywords,
+        max_block_s=rng.choice([0.5, 60.0]),
+        load_s=rng.uniform(1.5, 4.0),
+        interval_s=rng.choice([0.01, 0.02, 0.05]),
+        accidents=rng.randint(1, 8),
+    )
+
+
+# --- a run --------------------------------------------------------------------------------------
+
+
+def run_seed(seed: int, *, trace: bool = False) -> Report:
+    """One random run. It does not raise for what the engine or cluster did: that is a finding."""
+    report = Report(seed)
+    world = draw_world(Random(f"{seed}/world"))
+    report.world = str(world)
+    sim = Simulation(
+        seed,
+        topics={"t": world.partitions},
+        min_isr=min(world.min_isr, world.nodes),
+        nodes=world.nodes,
+        cluster=world.cluster,
+        network=world.network,
+        max_block_s=world.max_block_s,
+        trace=trace,
+        **world.keywords,
+    )
+    accidents = _Accidents(sim)
+    try:
+        _safety(sim, world, accidents)
+        _liveness(sim, accidents)
+        report.findings += sim.judge().findings
+    except SimulationError as error:
+        report.findings.append(str(error))
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        report.findings.append(
+            f"{type(error).__name__}: {error} ({where.filename}:{where.lineno} {where.name}) "
+            f"at {sim.now:.6f} s. {sim.ledger.replay}"
+        )
+    _fill(report, sim)
+    return report
+
+
+def _safety(sim: Simulation, world: _World, accidents: _Accidents) -> None:
+    interval_s = world.interval_s * world.partitions
+    for partition in range(world.partitions):
+        start_s, count = sim.rng.uniform(0.0, interval_s), int(world.load_s / interval_s)
+        sim.send_every(partition, interval_s, count, start_s=start_s, size_bytes=30)
+    for _ in range(world.accidents):
+        sim.at(accidents.rng.uniform(0.0, world.load_s), accidents.happen)
+    sim.run_for(world.load_s)
+
+
+def _liveness(sim: Simulation, accidents: _Accidents) -> None:
+    """All is healed now. What is open settles, and then every partition takes one more record."""
+    accidents.heal_all()
+    settings = sim.settings
+    bound_s = 10.0 + 2 * settings.request_timeout_s + 2 * settings.connection_setup_timeout_s
+    sim.run_until(sim.all_settled, bound_s)
+    last = [sim.send("t", partition) for partition in range(sim.topics["t"])]
+    sim.run_until(lambda: all(future.done for future in last), bound_s)
+    for future in last:
+        if not future.acked:
+            raise SimulationError(
+                f"seed {sim.seed}: {future.entry} was sent after all was healed, and failed: "
+                f"{future.failure or future.error}. {sim.ledger.replay}"
+            )
+
+
+class _Accidents:
+    """What goes wrong in a run, one node at a time, and what puts it right again."""
+
+    __slots__ = ("_cures", "_sim", "rng")
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._cures: dict[int, Callable[[int], None]] = {}  # by node, while it is in trouble
+        self.rng = sim.stream("accidents")
+
+    def __repr__(self) -> str:
+        return f"<accidents open={sorted(self._cures)}>"
+
+    def happen(self) -> None:
+        """One more accident, drawn by weight."""
+        sim, rng = self._sim, self.rng
+        kinds = ["move", "kill", "reset", "stop", "pause", "cut"]
+        kind = rng.choices(kinds, [8, 5, 5, 1, 2, 2])[0]
+        node_id = rng.choice(list(sim.cluster.addresses))
+        match kind:
+            case "move":
+                with suppress(ValueError):  # this node cannot lead it now
+                    sim.move_leader(rng.randrange(sim.topics["t"]), node_id)
+            case "reset":
+                sim.reset(node_id)
+            case "kill":
+                self._trouble(node_id, sim.kill, sim.start, rng.uniform(0.1, 2.5))
+            case "stop":
+                self._trouble(node_id, sim.stop, sim.start, rng.uniform(2.5, 4.0))
+            case "pause":
+                self._trouble(node_id, sim.pause, sim.resume, rng.uniform(0.05, 3.0))
+            case "cut":
+                self._trouble(node_id, sim.cut, sim.heal, rng.uniform(0.05, 2.0))
+
+    def heal_all(self) -> None:
+        """Nothing is in trouble any more."""
+        for node_id in list(self._cures):
+            self._cure(node_id)
+
+    def _trouble(
+        self,
+        node_id: int,
+        cause: Callable[[int], None],
+        cure: Callable[[int], None],
+        duration_s: float,
+    ) -> None:
+        if node_id not in self._cures:
+            self._cures[node_id] = cure
+            cause(node_id)
+            self._sim.at(self._sim.now + duration_s, lambda: self._cure(node_id))
+
+    def _cure(self, node_id: int) -> None:
+        cure = self._cures.pop(node_id, None)
+        if cure is not None:
+            cure(node_id)
+
+
+def _fill(report: Report, sim: Simulation) -> None:
+    report.records = len(sim.ledger.entries)
+    report.outcomes.update(entry.outcome or "open" for entry in sim.ledger.entries)
+    report.failovers = sum(max(0, sim.cluster.leader(*tp)[1]) for tp in sim.partitions())
+    report.gaps.update(gap.cause.value for gap in sim.gaps())
+    report.virtual_s = sim.now
+    if sim.trace is not None:
+        report.trace, report.digest = sim.trace, sim.digest()
