@@ -1,0 +1,126 @@
+"""What a demo shows while it runs: a live panel on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from outlast.cli.load import Load
+from outlast.cli.tables import PHASE_STYLES
+from outlast.engine.messages import Gap
+
+REFRESH_S = 0.25
+STATUS_S = 2.0
+HISTORY = 40  # refreshes
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+class Screen:
+    """Shows a load's progress while the caller waits. Use it as a context manager.
+
+    Args:
+        gaps: gives the gaps so far.
+        leaders: gives each partition's leader, by partition.
+        limit_s: waiting ends by then, counted from the start, whatever it waits for.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        load: Load,
+        topic: str,
+        gaps: Callable[[], list[Gap]],
+        leaders: Callable[[], list[int]],
+        limit_s: float,
+    ) -> None:
+        self.start_s = time.monotonic()
+        self._console = console
+        self._load = load
+        self._topic = topic
+        self._gaps = gaps
+        self._leaders = leaders
+        self._limit_s = limit_s
+        self._doing = ""
+        self._acked = [0] * len(load.sent)
+        self._history: list[deque[int]] = [deque(maxlen=HISTORY) for _ in load.sent]
+        self._status_s = self.start_s
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True)
+            if console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> Screen:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Tell what happens now."""
+        self._doing = text
+        self._console.print(Text.assemble((f"{self._elapsed_s():5.1f} s  ", "dim"), text))
+
+    def wait(self, at_least_s: float, until: Callable[[], bool] = lambda: True) -> None:
+        """Show progress for so long, and until the condition holds or time is up."""
+        begun_s = time.monotonic()
+        while time.monotonic() - begun_s < at_least_s or not until():
+            if self._elapsed_s() > self._limit_s:
+                return
+            time.sleep(REFRESH_S)
+            self._refresh()
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self.start_s
+
+    def _refresh(self) -> None:
+        for partition, acked in enumerate(map(len, self._load.acknowledged.values())):
+            self._history[partition].append(acked - self._acked[partition])
+            self._acked[partition] = acked
+        if self._live:
+            self._live.update(self._panel(), refresh=True)
+        elif time.monotonic() - self._status_s >= STATUS_S:
+            self._status_s = time.monotonic()
+            self._console.print(Text(f"{self._elapsed_s():5.1f} s  {self._counts()}", "dim"))
+
+    def _counts(self) -> str:
+        sent, acked = sum(self._load.sent), sum(self._acked)
+        waiting = sent - acked - len(self._load.failures)
+        return f"acknowledged {acked:,} · waiting {waiting:,} · failed {len(self._load.failures):,}"
+
+    def _panel(self) -> RenderableType:
+        open_gaps = {gap.partition: gap for gap in self._gaps() if gap.phase is not None}
+        table = Table.grid(padding=(0, 2))
+        for partition, leader in enumerate(self._leaders()):
+            history = self._history[partition]
+            top = max(max(history, default=0), 1)
+            bars = "".join(BARS[round(count / top * (len(BARS) - 1))] for count in history)
+            gap = open_gaps.get(partition)
+            state = Text("accepting", "green")
+            if gap is not None and gap.phase is not None:
+                state = Text(
+                    f"gap {gap.duration_s:.1f} s {gap.phase.value}", PHASE_STYLES[gap.phase]
+                )
+            table.add_row(
+                f"{self._topic}-{partition}",
+                f"node {leader}" if leader >= 0 else "no leader",
+                f"{self._acked[partition]:,}",
+                Text(f"{bars:>{HISTORY}}"[-HISTORY:], "cyan"),
+                state,
+            )
+        return Group("", table, Text(self._counts(), "dim"))

@@ -1,0 +1,85 @@
+"""Gaps as a table that fits 80 columns: two lines a gap, times in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from outlast.engine.messages import Gap, GapOutcome, Phase
+
+PHASE_STYLES = {
+    Phase.DETECTING: "yellow",
+    Phase.UNAVAILABLE: "red",
+    Phase.RECONNECTING: "magenta",
+    Phase.RESUMING: "cyan",
+}
+HEADINGS = {
+    Phase.DETECTING: "detect",
+    Phase.UNAVAILABLE: "unavail",
+    Phase.RECONNECTING: "reconn",
+    Phase.RESUMING: "resume",
+}
+LEGEND = (
+    "Times in ms. Whose time a gap was: detecting, until the first refusal; unavailable, the "
+    "cluster's; reconnecting, ours; resuming, until the ack."
+)
+
+_OUTCOME_STYLES = {
+    GapOutcome.ABSORBED: "green",
+    GapOutcome.REPORTED: "bold red",
+    GapOutcome.ABANDONED: "yellow",
+}
+
+
+def gap_table(gaps: Sequence[Gap], topic: str, partitions: Sequence[int], start_s: float) -> Table:
+    """A row for every gap, by partition, and one for each partition without.
+
+    Args:
+        start_s: the moment, on the gaps' monotonic clock, from which *began* counts.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    table.add_column("partition\n[dim]cause[/]", no_wrap=True)
+    for name in ("began", "length"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for phase, heading in HEADINGS.items():
+        table.add_column(heading, justify="right", no_wrap=True, style=PHASE_STYLES[phase])
+    table.add_column("leader\n[dim]epoch[/]", no_wrap=True)
+    table.add_column("outcome\n[dim]attempts[/]", no_wrap=True)
+    for partition in partitions:
+        own = [gap for gap in gaps if (gap.topic, gap.partition) == (topic, partition)]
+        for gap in sorted(own, key=lambda gap: gap.begin_s):
+            table.add_row(*_cells(gap, start_s))
+        if not own:
+            table.add_row(f"{topic}-{partition}", *[""] * 7, Text("no gap", "dim"))
+    return table
+
+
+def _cells(gap: Gap, start_s: float) -> list[Text | str]:
+    outcome = gap.outcome.value if gap.outcome else "open" if gap.phase else "unsettled"
+    style = _OUTCOME_STYLES.get(gap.outcome, "yellow") if gap.outcome else "yellow"
+    return [
+        _two(f"{gap.topic}-{gap.partition}", gap.cause.value),
+        _ms(gap.begin_s - start_s),
+        Text(_ms(gap.duration_s), "bold"),
+        *(_ms(getattr(gap, f"{phase.value}_s")) for phase in Phase),
+        _two(
+            f"{_node(gap.old_leader)} → {_node(gap.new_leader)}",
+            f"{_node(gap.old_leader_epoch)} → {_node(gap.new_leader_epoch)}",
+        ),
+        Text.assemble((outcome, style), "\n", (f"{gap.attempts:,}", "dim")),
+    ]
+
+
+def _two(above: str, below: str) -> Text:
+    return Text.assemble(above, "\n", (below, "dim"))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f}"
+
+
+def _node(number: int) -> str:
+    return "–" if number < 0 else str(number)
