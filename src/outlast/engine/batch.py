@@ -23,7 +23,6 @@ from outlast.engine.messages import (
     Outcome,
 )
 from outlast.engine.record_batch import (
-    Headers,
     Record,
     RecordBatchBuilder,
     read_records,
@@ -155,18 +154,6 @@ class Batch:
         """Bytes of the record batch: as it will be uncompressed, or as it was sealed."""
         return len(self.data) if self.data is not None else self._building().size_bytes
 
-    def append(
-        self,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-    ) -> int:
-        """Encode one record at the end; returns the bytes it added."""
-        assert not self.closed
-        self.count += 1
-        return self._building().append(timestamp_ms, key, value, headers)
-
     def seal(self, compression: int) -> None:
         """Make the bytes (compressed by the codec's number); no record joins any more."""
         assert self.data is None, f"{self} is sealed already"
@@ -192,7 +179,8 @@ class Batch:
         middle = self.count // 2
         for index, record in enumerate(self.records()):
             half = first if index < middle else second
-            half.append(record.timestamp_ms, record.key, record.value, record.headers)
+            half._building().append(record.timestamp_ms, record.key, record.value, record.headers)
+            half.count += 1
         for half in (first, second):
             half.delivery = self.delivery
             half.attempts = list(self.attempts)

@@ -85,7 +85,8 @@ class Intake:
         if not joins:
             charge_bytes += BATCH_OVERHEAD_BYTES
         if not self._hub.accumulator.charge(charge_bytes, ticket):
-            return self._wait_for_room(charge_bytes, ticket)
+            # what it joins now may be sealed by then: ask for room for a batch of its own
+            return self._wait_for_room(charge_bytes + BATCH_OVERHEAD_BYTES * joins, ticket)
         batch = place.queue.append(timestamp_ms, key, value, headers, joins=joins, now=now)
         batch.charge_bytes += charge_bytes
         if batch.count == 1:

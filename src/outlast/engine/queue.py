@@ -61,9 +61,11 @@ class Queue:
         if not self.batches:
             return False
         batch = self.batches[-1]
+        builder = batch.builder
         return (
             not batch.closed
-            and batch.size_bytes + size_bytes <= self._limits.batch_bytes
+            and builder is not None
+            and builder.size_bytes + size_bytes <= self._limits.batch_bytes
             and now - batch.created_s <= self._limits.batch_age_s
         )
 
@@ -84,8 +86,11 @@ class Queue:
             self.end_linger()
             batch = Batch(self._tp, now)
             self.batches.append(batch)
-        batch.append(timestamp_ms, key, value, headers)
-        if batch.size_bytes >= self._limits.batch_bytes:
+        builder = batch.builder
+        assert builder is not None
+        builder.append(timestamp_ms, key, value, headers)
+        batch.count += 1
+        if builder.size_bytes >= self._limits.batch_bytes:
             batch.closed = True
         return batch
 

@@ -1,0 +1,462 @@
+"""The numbering rules of one partition (design §7), each by inputs and outputs."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from outlast.engine.batch import Attempt, Batch
+from outlast.engine.messages import AttemptState, Connection, Outcome, Role
+from outlast.engine.partition import EPOCH_MAX, Partition, sequence_after
+from outlast.engine.queue import FailureReason, Limits
+
+LINE = Connection(1, Role.OPEN, 1)
+OTHER_LINE = Connection(2, Role.OPEN, 2)
+NO = FailureReason("broker", 87, "INVALID_RECORD")
+
+
+class Bench:
+    """A partition with a producer id, and short words for what happens to it."""
+
+    def __init__(self, *, idempotent: bool = True, window: int = 5, linger_s: float = 0.0) -> None:
+        self.limits = Limits(
+            idempotent=idempotent,
+            window_batches=window,
+            batch_bytes=16_384,
+            compression=0,
+            linger_s=linger_s,
+            batch_age_s=max(linger_s, 0.5),
+            delivery_timeout_s=10.0,
+            unix_offset_s=0.0,
+        )
+        self.partition = Partition("t", 0, self.limits)
+        self.now = 1.0
+        self.made = 0
+        if idempotent:
+            self.partition.use_producer_id(7000, 0)
+
+    def queue(self, batches: int = 1, records: int = 2) -> list[Batch]:
+        """Batches of `records` records each, closed."""
+        out = []
+        for _ in range(batches):
+            for n in range(records):
+                batch = self.partition.queue.append(
+                    0, None, b"v%d" % self.made, (), joins=n > 0, now=self.now
+                )
+                self.made += 1
+            self.partition.queue.end_linger()
+            out.append(batch)
+        return out
+
+    def send(self, line: Connection = LINE, epoch: int = 0) -> Batch | None:
+        """Send the next batch, if one may go."""
+        batch = self.partition.next_batch(line, epoch, self.now)
+        if batch is not None:
+            if batch.data is None:
+                batch.seal(0)
+            self.partition.send(batch, Attempt(line, epoch, None, self.now))
+        return batch
+
+    def send_all(self, line: Connection = LINE, epoch: int = 0) -> list[Batch]:
+        sent = []
+        while (batch := self.send(line, epoch)) is not None:
+            sent.append(batch)
+        return sent
+
+    def accept(self, batch: Batch, offset: int = 100) -> list[Batch]:
+        return self.partition.accept(batch, offset, -1, self.now)
+
+    def refuse(self, batch: Batch, state: AttemptState = AttemptState.REFUSED) -> list[Batch]:
+        return self.partition.refuse(batch, state, "NOT_LEADER_OR_FOLLOWER", -1)
+
+    def fail(self, batch: Batch, state: AttemptState = AttemptState.REFUSED) -> list[Batch]:
+        return self.partition.fail(batch, state, "INVALID_RECORD", NO)
+
+    def pipelined(self, count: int) -> list[Batch]:
+        """`count` batches in flight, after a first that was acknowledged."""
+        (first,) = self.queue()
+        self.send()
+        self.accept(first)
+        batches = self.queue(count)
+        assert self.send_all() == batches[:5]
+        return batches
+
+
+def header(batch: Batch) -> tuple[int, int, int]:
+    """Producer id, epoch and base sequence, read from the bytes."""
+    assert batch.data is not None
+    producer_id, epoch, sequence = struct.unpack_from(">qhi", batch.data, 43)
+    return producer_id, epoch, sequence
+
+
+def outcome(batch: Batch) -> Outcome | None:
+    """None: delivered."""
+    assert batch.result is not None, "not settled"
+    return None if batch.result.failure is None else batch.result.failure.outcome
+
+
+def test_numbers_are_given_when_a_batch_is_first_sent_and_follow_each_other() -> None:
+    bench = Bench()
+    first, second = bench.queue(2, records=3)
+    bench.send()
+    bench.accept(first)
+    bench.send()
+    assert header(first) == (7000, 0, 0)
+    assert header(second) == (7000, 0, 3)
+
+
+def test_rule_1_a_retry_is_byte_identical() -> None:
+    bench = Bench()
+    (batch,) = bench.queue()
+    bench.send()
+    assert batch.data is not None
+    before = bytes(batch.data)
+    bench.refuse(batch)
+    assert bench.send(OTHER_LINE, 1) is batch
+    assert bytes(batch.data) == before
+
+
+def test_rule_2_the_window_is_counted_from_the_oldest_unsettled_batch() -> None:
+    bench = Bench()
+    batches = bench.pipelined(5)
+    bench.queue(3)
+    bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
+    bench.send(OTHER_LINE)  # the head again
+    for batch in batches[1:]:  # four others settle before it: still nothing new may go
+        assert batch.result is None
+    assert bench.send(OTHER_LINE) is None
+    bench.accept(batches[0])
+    assert bench.send_all(OTHER_LINE)[:4] == batches[1:]
+    assert len([b for b in bench.partition.window if b.open_attempt]) == 5
+
+
+def test_rule_3_one_in_flight_until_the_first_ack() -> None:
+    bench = Bench()
+    first, second = bench.queue(2)
+    assert bench.send_all() == [first]
+    bench.accept(first)
+    assert bench.send_all() == [second]
+
+
+@pytest.mark.parametrize(
+    ("line", "epoch"),
+    [(Connection(1, Role.OPEN, 9), 0), (LINE, 1)],
+    ids=["connection", "leader epoch"],
+)
+def test_rule_3_again_on_another_connection_or_leader_epoch(line: Connection, epoch: int) -> None:
+    bench = Bench()
+    (first,) = bench.queue()
+    bench.send()
+    bench.accept(first)
+    batches = bench.queue(3)
+    assert bench.send_all(line, epoch) == batches[:1]
+    bench.accept(batches[0])
+    assert bench.send_all(line, epoch) == batches[1:]
+
+
+def test_rule_3_again_after_a_minute_without_an_ack() -> None:
+    bench = Bench()
+    (first,) = bench.queue()
+    bench.send()
+    bench.accept(first)
+    bench.now += 60.1
+    batches = bench.queue(3)
+    assert bench.send_all() == batches[:1]
+
+
+def test_rule_3_again_under_another_producer_epoch() -> None:
+    bench = Bench()
+    batches = bench.pipelined(1)
+    bench.partition.lose_numbering(batches[0], "OUT_OF_ORDER", fresh_producer_id=False)
+    bench.queue(2)
+    assert bench.send_all() == batches
+    assert header(batches[0]) == (7000, 1, 0)
+
+
+def test_rule_4_no_other_connection_while_something_is_in_flight() -> None:
+    bench = Bench()
+    batches = bench.pipelined(1)
+    bench.queue()
+    assert bench.send(OTHER_LINE, 1) is None
+    bench.accept(batches[0])
+    assert bench.send(OTHER_LINE, 1) is not None
+
+
+def test_rule_5_a_failed_head_is_sent_again_only_after_the_drain_and_alone() -> None:
+    bench = Bench()
+    batches = bench.pipelined(3)
+    bench.refuse(batches[0])
+    assert bench.send() is None
+    bench.refuse(batches[1])
+    assert bench.send() is None
+    bench.refuse(batches[2])
+    assert bench.send_all() == batches[:1]
+    bench.accept(batches[0])
+    assert bench.send_all() == batches[1:]
+    assert [header(b)[2] for b in batches] == [2, 4, 6]
+
+
+def test_rule_5_a_zero_behind_a_refused_head_settles_only_itself() -> None:
+    bench = Bench()
+    batches = bench.pipelined(2)
+    bench.refuse(batches[0])
+    assert bench.accept(batches[1]) == [batches[1]]
+    assert batches[0].result is None
+
+
+def test_rule_5_a_zero_behind_a_doubtful_head_proves_it_too() -> None:
+    bench = Bench()
+    batches = bench.pipelined(2)
+    bench.refuse(batches[0], AttemptState.DOUBTFUL)
+    assert bench.accept(batches[1], offset=55) == batches
+    assert [b.result.base_offset for b in batches if b.result] == [-1, 55]
+
+
+def test_rule_5_one_refused_batch_between_keeps_the_doubt() -> None:
+    bench = Bench()
+    batches = bench.pipelined(3)
+    bench.refuse(batches[0], AttemptState.DOUBTFUL)
+    bench.refuse(batches[1], AttemptState.REFUSED)
+    assert bench.accept(batches[2]) == [batches[2]]
+    assert batches[0].result is None
+
+
+def test_rule_7a_a_hole_nobody_saw_is_closed_in_place() -> None:
+    bench = Bench()
+    batches = bench.pipelined(3)
+    assert bench.fail(batches[0]) == [batches[0]]
+    assert outcome(batches[0]) is Outcome.NOT_ACCEPTED
+    bench.refuse(batches[1])
+    bench.refuse(batches[2])
+    assert bench.send() is batches[1]
+    assert header(batches[1]) == (7000, 0, 2)
+    bench.accept(batches[1])
+    assert bench.send() is batches[2]
+    assert header(batches[2]) == (7000, 0, 4)
+
+
+def test_rule_7a_new_batches_follow_the_renumbered_ones() -> None:
+    bench = Bench()
+    batches = bench.pipelined(2)
+    bench.fail(batches[0])
+    bench.refuse(batches[1])
+    (later,) = bench.queue()
+    bench.send()
+    bench.accept(batches[1])
+    bench.send()
+    assert header(later) == (7000, 0, 4)
+
+
+def test_rule_7b_a_hole_that_may_be_written_restarts_the_partition() -> None:
+    bench = Bench()
+    batches = bench.pipelined(3)
+    bench.refuse(batches[0], AttemptState.DOUBTFUL)
+    bench.refuse(batches[1], AttemptState.DOUBTFUL)
+    bench.refuse(batches[2])
+    bench.send()
+    settled = bench.fail(batches[0])
+    assert settled == batches[:2]
+    assert [outcome(b) for b in settled] == [Outcome.UNKNOWN, Outcome.UNKNOWN]
+    assert bench.send() is batches[2]
+    assert header(batches[2]) == (7000, 1, 0)
+
+
+def test_rule_7b_an_expired_unsure_batch_takes_the_unsure_behind_it_along() -> None:
+    bench = Bench()
+    batches = bench.pipelined(2)
+    bench.now += 5
+    (young,) = bench.queue()
+    bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
+    bench.now += 5.5
+    assert bench.partition.expire(bench.now) == batches
+    assert {outcome(b) for b in batches} == {Outcome.UNKNOWN}
+    assert bench.send() is young
+    assert header(young) == (7000, 1, 0)
+
+
+def test_rule_7_a_restart_waits_for_the_drain() -> None:
+    bench = Bench()
+    batches = bench.pipelined(2)
+    bench.partition.lose_numbering(batches[0], "OUT_OF_ORDER", fresh_producer_id=False)
+    assert bench.send() is None
+    assert bench.refuse(batches[1]) == []
+    assert bench.send() is batches[0]
+    assert header(batches[0]) == (7000, 1, 0)
+    assert bench.partition.restarted == "resequence"
+
+
+def test_45_at_an_unsure_head_is_told_unknown() -> None:
+    bench = Bench()
+    (batch,) = bench.pipelined(1)
+    bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
+    bench.send(OTHER_LINE, 1)
+    settled = bench.partition.lose_numbering(batch, "OUT_OF_ORDER", fresh_producer_id=False)
+    assert settled == [batch]
+    assert outcome(batch) is Outcome.UNKNOWN
+
+
+def test_in_flight_at_the_deadline_fails_as_unknown_and_an_ack_then_leaves_no_hole() -> None:
+    bench = Bench()
+    (batch,) = bench.pipelined(1)
+    bench.now += 10.0
+    assert bench.partition.expire(bench.now) == [batch]
+    assert outcome(batch) is Outcome.UNKNOWN
+    (later,) = bench.queue()
+    assert bench.send() is None  # the answer is still to come
+    assert bench.accept(batch) == []
+    assert bench.send() is later
+    assert header(later) == (7000, 0, 4)
+
+
+def test_in_flight_at_the_deadline_then_lost_restarts() -> None:
+    bench = Bench()
+    (batch,) = bench.pipelined(1)
+    bench.now += 10.0
+    bench.partition.expire(bench.now)
+    (later,) = bench.queue()
+    bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
+    assert bench.send() is later
+    assert header(later) == (7000, 1, 0)
+    assert batch.result is not None
+
+
+def test_never_sent_expires_as_never_sent() -> None:
+    bench = Bench()
+    (batch,) = bench.queue()
+    bench.now += 10.0
+    assert bench.partition.expire(bench.now) == [batch]
+    assert outcome(batch) is Outcome.NEVER_SENT
+    assert bench.partition.idle
+
+
+def test_refused_only_expires_as_not_accepted_and_its_number_is_used_again() -> None:
+    bench = Bench()
+    (batch,) = bench.queue()
+    bench.send()
+    bench.refuse(batch)
+    bench.now += 10.0
+    (later,) = bench.queue()
+    assert bench.partition.expire(bench.now) == [batch]
+    assert outcome(batch) is Outcome.NOT_ACCEPTED
+    bench.send()
+    assert header(later) == (7000, 0, 0)
+
+
+def test_a_request_that_was_never_handed_over_is_no_attempt() -> None:
+    bench = Bench()
+    (batch,) = bench.queue()
+    bench.send()
+    bench.partition.unsend(batch)
+    bench.now += 10.0
+    bench.partition.expire(bench.now)
+    assert outcome(batch) is Outcome.NEVER_SENT
+
+
+def test_rule_6_a_lost_producer_needs_a_fresh_id() -> None:
+    bench = Bench()
+    (batch,) = bench.pipelined(1)
+    bench.partition.lose_numbering(batch, "UNKNOWN_PRODUCER_ID", fresh_producer_id=True)
+    assert bench.send() is None
+    assert bench.partition.needs_producer_id()
+    bench.partition.use_producer_id(8000, 0)
+    assert bench.send() is batch
+    assert header(batch) == (8000, 0, 0)
+
+
+def test_rule_6_after_the_last_epoch_comes_a_fresh_producer_id() -> None:
+    bench = Bench()
+    bench.partition.producer_epoch = EPOCH_MAX
+    (batch,) = bench.queue()
+    bench.send()
+    bench.partition.lose_numbering(batch, "OUT_OF_ORDER", fresh_producer_id=False)
+    assert bench.partition.needs_producer_id()
+    assert bench.partition.fresh_producer_id
+
+
+def test_rule_8_sequences_wrap_to_zero() -> None:
+    assert sequence_after(2**31 - 3, 5) == 2
+    assert sequence_after(2**31 - 1, 1) == 0
+    bench = Bench()
+    bench.partition.next_sequence = 2**31 - 3
+    first, second = bench.queue(2, records=5)
+    bench.send()
+    bench.accept(first)
+    bench.send()
+    assert (header(first)[2], header(second)[2]) == (2**31 - 3, 2)
+
+
+def test_rule_9_without_idempotence_every_answer_decides_for_itself() -> None:
+    bench = Bench(idempotent=False, window=2)
+    first, second = bench.queue(2)
+    assert bench.send_all() == [first, second]
+    bench.refuse(first)
+    assert bench.accept(second) == [second]
+    assert bench.send() is first
+    assert header(first) == (-1, -1, -1)
+
+
+def test_rule_9_one_in_flight_keeps_the_order() -> None:
+    bench = Bench(idempotent=False, window=1)
+    first, second = bench.queue(2)
+    assert bench.send_all() == [first]
+    bench.refuse(first)
+    assert bench.send_all() == [first]
+    bench.accept(first)
+    assert bench.send_all() == [second]
+
+
+def test_rule_10_a_batch_takes_no_record_half_a_second_younger_than_its_first() -> None:
+    bench = Bench(linger_s=0.1)
+    queue = bench.partition.queue
+    queue.append(0, None, b"a", (), joins=False, now=1.0)
+    assert queue.takes(10, 1.5)
+    assert not queue.takes(10, 1.51)
+
+
+def test_linger_is_over_with_time_with_a_full_batch_or_with_flush() -> None:
+    bench = Bench(linger_s=0.1)
+    queue = bench.partition.queue
+    queue.append(0, None, b"a", (), joins=False, now=1.0)
+    assert bench.partition.due_s() == pytest.approx(1.1)
+    queue.end_linger()
+    assert bench.partition.due_s() == 1.0
+
+
+def test_split_halves_take_the_old_numbers() -> None:
+    bench = Bench()
+    (first,) = bench.queue(records=5)
+    bench.send()
+    bench.accept(first)
+    big, follower = bench.queue(2, records=5)
+    bench.send_all()
+    halves = bench.partition.split(big, "MESSAGE_TOO_LARGE")
+    bench.refuse(follower)
+    assert [h.count for h in halves] == [2, 3]
+    assert [h.first_index for h in halves] == [0, 2]
+    assert bench.send_all() == [halves[0]]
+    bench.accept(halves[0])
+    assert bench.send_all() == [halves[1], follower]
+    assert [header(b)[2] for b in (*halves, follower)] == [5, 7, 10]
+    values = [r.value for half in halves for r in half.records()]
+    assert values == [b"v5", b"v6", b"v7", b"v8", b"v9"]
+
+
+def test_close_tells_each_batch_what_is_known() -> None:
+    bench = Bench()
+    (sent,) = bench.pipelined(1)
+    (queued,) = bench.queue()
+    assert bench.partition.fail_all(FailureReason("closed", None, "closed")) == [sent, queued]
+    assert (outcome(sent), outcome(queued)) == (Outcome.UNKNOWN, Outcome.NEVER_SENT)
+
+
+def test_a_recreated_topic_gets_only_what_cannot_be_in_the_old_one() -> None:
+    bench = Bench()
+    (sent,) = bench.pipelined(1)
+    (queued,) = bench.queue()
+    gone = FailureReason("recreated", None, "gone")
+    assert bench.partition.leave_topic(gone) == [sent]
+    assert bench.send() is None
+    bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
+    assert bench.send(OTHER_LINE) is queued
+    assert header(queued) == (7000, 1, 0)
