@@ -44,5 +44,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     if report.failed:
         for cluster in _running:
             for node in cluster.nodes.values():
-                report.sections.append((f"{node!r}, the end of its log", node.tail()))
+                report.sections.append((f"the end of node {node.node_id}'s log", node.tail()))
     return report

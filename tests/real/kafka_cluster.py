@@ -161,10 +161,10 @@ class Node:
     def log(self) -> Path:
         return self.folder / "server.log"
 
-    def tail(self, lines: int = 40) -> str:
-        """The last lines of what the node said."""
+    def tail(self, lines: int = 10, width: int = 160) -> str:
+        """Where the node's log is, and the last lines of it."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join([str(self.log), *(line[:width] for line in text.splitlines()[-lines:])])
 
 
 class RealCluster:
