@@ -256,6 +256,9 @@ class MockCluster:
         """A crash: sockets reset at once; the cluster notices after `detect_s` (A18 to A24)."""
         now = self._enter(now)
         node = self.nodes[node_id]
+        if node.starting:
+            node.starting = False
+            node.incarnation += 1  # it does not get to boot
         if node.running:
             self._end(node, now, crashed=True)
             self._schedule_detection(node, now)
@@ -265,11 +268,11 @@ class MockCluster:
         """A stopped or killed node comes back after `startup_s`, with its logs."""
         now = self._enter(now)
         node = self.nodes[node_id]
-        if not node.running:
-            node.incarnation += 1
+        if not node.running and not node.starting:
+            node.starting = True
             startup_s = draw(self.settings.startup_s, self.rng)
             node.at(now + startup_s, self._boot, node)
-        self._serving.drain(self._enter(now))
+        self.tick(now)
 
     def pause(self, node_id: int, now: float) -> None:
         """SIGSTOP: the node's sockets stay, nothing is answered (A25 to A36)."""
@@ -277,6 +280,7 @@ class MockCluster:
         node = self.nodes[node_id]
         if node.running and not node.paused:
             node.paused = True
+            node.silences += 1
             self._schedule_detection(node, now)
         self._serving.drain(now)
 
@@ -289,7 +293,7 @@ class MockCluster:
             self._serving.wake_node(node)
             if node_id not in self._controller.brokers:
                 register_s = draw(self.settings.resume_register_s, self.rng)
-                node.at(now + register_s, self._register, node_id)
+                node.at(now + register_s, self._register, node)
             self._retry_detections(now)
         self._serving.drain(now)
 
@@ -327,7 +331,9 @@ class MockCluster:
         return [record for batch in self.batches(topic, partition) for record in batch.records()]
 
     def visible_at_s(self, topic: str, partition: int, epoch: int) -> dict[int, float]:
-        """When each node's metadata first named this leader epoch (or a later one), by node."""
+        """When each node's metadata first named this leader epoch, by node. A node that was down
+        or paused at the time may never have told of it.
+        """
         return dict(self._visible.get((topic, partition, epoch), {}))
 
     # --- for handlers and nodes ---
@@ -417,10 +423,10 @@ class MockCluster:
             if settings.controller_detect_s is not None:
                 span = settings.controller_detect_s
         delay_s = draw(span, self.rng) + draw(settings.promote_s, self.rng)
-        self.timeline.at(now + delay_s, self._detect, node, node.incarnation)
+        self.timeline.at(now + delay_s, self._detect, node, node.silences)
 
-    def _detect(self, node: Node, incarnation: int, now: float) -> None:
-        if node.incarnation != incarnation or (node.running and not node.paused):
+    def _detect(self, node: Node, silences: int, now: float) -> None:
+        if node.silences != silences or (node.running and not node.paused):
             return  # it came back in time
         if not self._has_quorum():
             self._undetected.append(node.node_id)
@@ -438,13 +444,14 @@ class MockCluster:
             undetected, self._undetected = self._undetected, []
             for node_id in undetected:
                 node = self.nodes[node_id]
-                self._detect(node, node.incarnation, now)
+                self._detect(node, node.silences, now)
 
     def _unlist(self, node_id: int, now: float) -> None:
         self._controller.give_up(node_id, now)
 
-    def _register(self, node_id: int, now: float) -> None:
-        self._controller.take_back(node_id, now)
+    def _register(self, node: Node, now: float) -> None:
+        self._controller.take_back(node.node_id, now)
+        node.follow_again(now)
 
     def _end(self, node: Node, _now: float, *, crashed: bool = False) -> None:
         self._serving.hang_up_all(node, crashed=crashed)

@@ -50,6 +50,8 @@ class Node:
         "producer_ids_ready_s",
         "replicas",
         "running",
+        "silences",
+        "starting",
         "stopping",
         "view",
     )
@@ -60,7 +62,9 @@ class Node:
         self.running = True
         self.paused = False
         self.stopping = False
-        self.incarnation = 0
+        self.starting = False
+        self.incarnation = 0  # timers of a former life are void
+        self.silences = 0  # counts crashes and pauses, for the controller's detection
         self.image = Image()
         self.view = Image()
         self.replicas: dict[tuple[str, int], Replica] = {}
@@ -159,7 +163,7 @@ class Node:
         replica.not_ready = False
         if replica.leading:
             replica.step_down(NOT_LEADER_OR_FOLLOWER, now)
-        if state.leader >= 0 and state.epoch != known.epoch:
+        if state.epoch != known.epoch:
             replication.follow(self.cluster, replica, now, self.join_delay_s)
 
     def _new_replica(self, topic: Topic, index: int) -> Replica:
@@ -200,6 +204,7 @@ class Node:
         """The process is gone."""
         self.running = self.paused = self.stopping = False
         self.incarnation += 1
+        self.silences += 1
         self._learn_serial += 1
         self._unlearnt.clear()
         self.backlog.clear()
@@ -212,7 +217,7 @@ class Node:
     def boot(self, present: Change, now: float) -> None:
         """The process is back, knows the present, and has read its logs."""
         settings, rng = self.cluster.settings, self.cluster.rng
-        self.running = True
+        self.running, self.starting = True, False
         self.image, self.view = Image(), Image()
         self.learns_at_s = self._view_due_s = now
         topic_ids = {topic.topic_id for topic, _, _ in present.partitions}
@@ -239,6 +244,12 @@ class Node:
         for replica in self.replicas.values():
             if replica.leading:
                 replication.wake_followers(self.cluster, replica, now)
+
+    def follow_again(self, now: float) -> None:
+        """Registered again: only now may its caught-up replicas join the in-sync sets."""
+        for replica in self.replicas.values():
+            if not replica.leading:
+                replication.follow(self.cluster, replica, now)
 
     def __repr__(self) -> str:
         life = "paused" if self.paused else "stopping" if self.stopping else "up"

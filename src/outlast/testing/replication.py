@@ -40,9 +40,10 @@ def leads_ready(cluster: MockCluster, leader: Replica, now: float, *, planned: b
 
 
 def follow(cluster: MockCluster, follower: Replica, now: float, delay_s: float = 0.0) -> None:
-    """Begin to follow the leader the follower's node knows of."""
+    """Begin to follow the leader the follower's node knows of, if there is one."""
     follower.follows += 1
-    _schedule_fetch(cluster, follower, now + delay_s)
+    if follower.state.leader >= 0:
+        _schedule_fetch(cluster, follower, now + delay_s)
 
 
 def wake_followers(cluster: MockCluster, leader: Replica, now: float) -> None:
@@ -79,6 +80,9 @@ def _fetched(cluster: MockCluster, follower: Replica, follows: int, now: float) 
         node = cluster.nodes[follower.node_id]
         again_s = draw(cluster.settings.metadata_lag_s, cluster.rng) + 0.001
         node.at(now + again_s, _fetched, cluster, follower, follows)
+        return
+    if now < leader.backing_off.get(follower.node_id, now):
+        _schedule_fetch(cluster, follower, now)
         return
     at = cluster.nodes[leader.node_id]
     ready = leader.leading and leader.state.epoch == follower.state.epoch

@@ -49,11 +49,12 @@ LATE_SKEW = 4  # most requests left behind are taken soon, some at the very end
 class Serving:
     """All connections of the cluster."""
 
-    __slots__ = ("_cluster", "_ready", "connections", "outbox")
+    __slots__ = ("_cluster", "_frozen", "_ready", "connections", "outbox")
 
     def __init__(self, cluster: MockCluster) -> None:
         self._cluster = cluster
         self._ready: deque[Connection] = deque()
+        self._frozen: list[Connection] = []  # looked at again at every step
         self.connections: dict[Hashable, Connection] = {}
         self.outbox: list[Answer | Close] = []
 
@@ -111,6 +112,9 @@ class Serving:
 
     def drain(self, now: float) -> None:
         """Serve every connection that may have something to serve."""
+        if self._frozen:
+            self._ready.extend(self._frozen)
+            self._frozen = []
         while self._ready:
             self._pump(self._ready.popleft(), now)
 
@@ -128,6 +132,7 @@ class Serving:
             frozen = self._strike(Freeze, exchange, now)
             if frozen is not None:
                 until_s = max(until_s, frozen.until_s)
+                self._frozen.append(connection)  # the fault may be taken out of the list
             if until_s > now:
                 self._sleep(connection, until_s)
                 return
@@ -172,7 +177,8 @@ class Serving:
             self.answer(exchange, response, now)
 
     def _refuse(self, exchange: Exchange, now: float) -> None:
-        if exchange.record.api_key == API_VERSIONS and exchange.record.version >= 0:
+        record, served = exchange.record, self._cluster.versions(API_VERSIONS)
+        if record.api_key == API_VERSIONS and served and record.version > served[1]:
             exchange.version = 0
             exchange.connection.busy = exchange
             self.answer(exchange, unsupported_api_versions(self._cluster), now)
