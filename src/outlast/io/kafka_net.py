@@ -1,0 +1,447 @@
+"""The engine's commands, carried out with kafka-python's connections.
+
+The only file that imports `kafka.net` (3.1 rewrites it). `Network` takes commands and gives events
+back; framing, correlation ids, ApiVersions, SASL and re-authentication stay kafka-python's.
+
+Rules:
+* Everything but `wake` is called on one thread, the one that polls, and nothing here blocks it.
+* Each Connect is answered by Connected or Disconnected; each open connection ends with one
+  Disconnected, unless the engine gave it up before. One deadline covers look-up, TCP, TLS,
+  ApiVersions and SASL.
+* Whatever goes wrong on one connection ends that connection, and no other.
+* Time and flow are the engine's: no throttling, in-flight limit or request time-out in here.
+* What was handed to an open connection counts as sent. What was not is named as `unsent`.
+
+kafka.net parks a task anew for each event on a socket, which costs two system calls and four
+objects. Here the reader stays registered, and a request is written where it is handed over; only
+what the kernel does not take at once waits for the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.net import http_connect, socks5  # noqa: F401  (each registers its proxy scheme)
+from kafka.net.connection import KafkaConnection, SaslReauthenticator
+from kafka.net.inet import KafkaNetSocket
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.net.selector import KernelEvent, NetworkSelector, Task, TaskState
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import ProduceRequest
+
+from outlast.engine.messages import Command, Connect, Connection, Disconnect, Loss, Send
+from outlast.io.addresses import Resolver, resolve
+from outlast.io.dialing import Dial, Dialer, beside
+from outlast.io.events import Connected, Disconnected, Ended, Event, Responded, loss_of, told
+from outlast.io.quiet import quiet
+from outlast.io.sockets import close_descriptor, reset_on_close
+from outlast.io.tls import tls_context
+
+log = logging.getLogger(__name__)
+
+OLDEST_PRODUCE_VERSION = 3  # record batches of format 2, Kafka 0.11
+_RECV_BYTES = 1 << 16
+_PASSED_ON = (
+    *("client_id", "receive_message_max_bytes", "security_protocol", "sasl_mechanism"),
+    *("sasl_plain_username", "sasl_plain_password", "sasl_kerberos_name"),
+    *("sasl_kerberos_service_name", "sasl_kerberos_domain_name"),
+)
+
+
+class Network:
+    """All connections of one producer.
+
+    `config` has kafka-python's keywords; those of transport, TLS, SASL and proxies are used.
+    Raises KafkaConfigurationError if TLS cannot be set up from them.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], *, setup_timeout_s: float, resolver: Resolver = resolve
+    ) -> None:
+        self.setup_timeout_s = setup_timeout_s
+        version = config.get("api_version")
+        self.version_limits = BrokerVersionData(version).api_versions if version else {}
+        self.token_provider = config.get("sasl_oauth_token_provider")
+        self.dialer = Dialer(config, resolver, KafkaNetSocket)
+        protocol = config.get("security_protocol", "PLAINTEXT")
+        self.tls = tls_context(config) if protocol in ("SSL", "SASL_SSL") else None
+        self.connection_config = {
+            "receive_message_max_bytes": 100_000_000,
+            **{name: config[name] for name in _PASSED_ON if config.get(name) is not None},
+            "client_software_name": "outlast",
+            "max_in_flight_requests_per_connection": sys.maxsize,
+            "request_timeout_ms": setup_timeout_s * 1000,  # of re-authentication only
+        }
+        self.events: list[Event] = []
+        self._links: dict[Connection, _Link] = {}
+        self._leaving: set[_Link] = set()  # given up, their last bytes still on the way out
+        self._ended: dict[Connection, Disconnected] = {}  # not yet told
+        selector = config.get("selector") or selectors.DefaultSelector
+        self.loop = _Loop(selector=selector, slow_task_threshold_secs=0)
+        quiet.install()
+
+    def __repr__(self) -> str:
+        return f"<Network connections={len(self._links)} leaving={len(self._leaving)}>"
+
+    def execute(self, command: Command) -> None:
+        """Carry one command out. What comes of it is told by the next `poll`."""
+        if isinstance(command, Send):
+            self._send(command)
+        elif isinstance(command, Connect):
+            assert command.connection not in self._links
+            self._links[command.connection] = _Link(self, command)
+        else:
+            self._give_up(command)
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """Wait for something to happen, at most `timeout_s`; returns what happened."""
+        quiet.threads.add(threading.get_ident())
+        self.loop.poll(timeout_ms=0 if self.events else timeout_s * 1000)
+        events = self.events[:]
+        self.events.clear()
+        self._ended.clear()
+        return events
+
+    def wake(self) -> None:
+        """End the wait of `poll`; from any thread."""
+        self.loop.wakeup()
+
+    def close(self, grace_s: float = 0.0) -> None:
+        """Close all connections; those given up before may write their last bytes first."""
+        last_s = time.monotonic() + grace_s
+        while self._leaving and (left_s := last_s - time.monotonic()) > 0:
+            self.loop.poll(timeout_ms=left_s * 1000)
+        for link in [*self._links.values(), *self._leaving]:
+            link.give_up()
+        self._links.clear()
+        self.loop.close()
+        quiet.threads.discard(threading.get_ident())
+
+    def abandon(self) -> None:
+        """In a forked child: close our copies of the descriptors, and touch nothing else.
+
+        A shutdown would end the parent's connections; unregistering would edit its epoll set.
+        """
+        for link in [*self._links.values(), *self._leaving]:
+            if link.dial.sock is not None:
+                close_descriptor(link.dial.sock)
+        self.loop.abandon()
+        quiet.threads.clear()
+
+    def ended(self, link: _Link, error: BaseException | None, unsent: list[int]) -> None:
+        """Called by a connection that is gone."""
+        self._leaving.discard(link)
+        if self._links.get(link.name) is link:  # else the engine has given it up
+            del self._links[link.name]
+            event = Disconnected(link.name, repr(link.dial), loss_of(error), told(error), unsent)
+            self._ended[link.name] = event
+            self.events.append(event)
+
+    def _send(self, command: Send) -> None:
+        link = self._links.get(command.connection)
+        if link is not None:
+            link.submit(command)
+        else:
+            self._ended[command.connection].unsent.append(command.token)
+
+    def _give_up(self, command: Disconnect) -> None:
+        link = self._links.pop(command.connection, None)
+        if link is None:
+            return  # it has just ended by itself
+        if command.abort:
+            link.abort()
+        elif link.give_up():
+            self._leaving.add(link)
+
+
+# --- one connection -----------------------------------------------------------------------------
+
+
+class _Link(KafkaConnection):  # type: ignore[misc]
+    """One connection from its Connect to its end."""
+
+    def __init__(self, network: Network, command: Connect) -> None:
+        config = dict(network.connection_config)
+        self._token: _Token | None = None
+        if network.token_provider is not None:
+            self._token = config["sasl_oauth_token_provider"] = _Token(network.token_provider)
+        super().__init__(network.loop, command.connection.node_id, **config)
+        self._reauth = _Reauthenticator(self)
+        self.network = network
+        self.name = command.connection
+        self.dial = Dial(network.dialer, command.host, command.port)
+        self._deadline_s = time.monotonic() + network.setup_timeout_s
+        self._timer = self.net.call_at(self._deadline_s, self._expired)
+        self._opening = self.net.call_soon(self._open)
+
+    # --- opening ---
+
+    async def _open(self) -> None:
+        try:
+            await self.fetch_token()
+            transport = self._wrapped(await self.dial.connect(self.net))
+            await transport.handshake()
+            self.connection_made(transport)
+        except Exception as error:
+            self.close(error)
+        else:
+            await self.initialize(timeout_at=self._deadline_s)
+
+    async def fetch_token(self) -> None:
+        """Have an OAuth token ready: asking the provider may take long."""
+        if self._token is None:
+            return
+        try:
+            await beside(self.net, self._token.fetch, "OAuth token")
+        except Exception as error:
+            raise Ended(Loss.AUTHENTICATION, f"no OAuth token: {error!r}") from error
+
+    def _wrapped(self, sock: socket.socket) -> _Transport:
+        host, tls = self.dial.place[0], self.network.tls
+        if tls is None:
+            transport = _Transport(self.net, sock, host=host)
+        else:
+            transport = _TLSTransport(self.net, sock, host=host, ssl_context=tls)
+        self.dial.sock = transport._sock
+        return transport
+
+    async def _get_api_versions(self, timeout_at: float | None = None) -> None:
+        await super()._get_api_versions(timeout_at)
+        offered, limits = self.broker_version_data, self.network.version_limits
+        for key, (low, high) in offered.api_versions.items():
+            offered.api_versions[key] = (low, min(high, limits.get(key, (low, high))[1]))
+        offered.api_version(ProduceRequest, min_version=OLDEST_PRODUCE_VERSION)
+        offered.api_version(MetadataRequest)
+
+    def _init_complete(self) -> None:
+        super()._init_complete()
+        self.net.cancel(self._timer)
+        self.dial.worked()
+        versions = self.broker_version_data
+        self.network.events.append(
+            Connected(self.name, repr(self.dial), versions.api_versions, versions.broker_version)
+        )
+
+    def _expired(self) -> None:
+        limit_s = self.network.setup_timeout_s
+        self._end(Ended(Loss.SETUP_TIMEOUT, f"no connection within {limit_s:g} s"))
+
+    # --- requests ---
+
+    def submit(self, command: Send) -> None:
+        """Hand a request over. (kafka.net's `send_request` makes a future and a timer for each.)"""
+        request = command.request
+        events = self.network.events if command.expects_answer else None
+        answer = Responded(self.name, command.token, events)
+        if self._reauth.is_reauthenticating:
+            self._request_buffer.append((request, answer, float("inf")))
+            return
+        try:
+            if request.API_VERSION is None:
+                request.API_VERSION = self.broker_version_data.api_version(request)
+            correlation_id = self.parser.send_request(request)
+        except Exception as error:
+            log.exception("%s: %s cannot be encoded", self.dial, type(request).__name__)
+            self._end(Ended(Loss.UNSUPPORTED, f"{type(request).__name__}: {error}"))
+            self.network.execute(command)  # is unsent now
+            return
+        if request.expect_response():
+            self.in_flight_requests.append((correlation_id, answer, 0.0, 0.0, _NO_TIMER))
+        self.transport.write(self.parser.send_bytes())
+
+    def _maybe_throttle(self, _response: object) -> None:
+        """The engine reads throttle times."""
+
+    # --- the end ---
+
+    def abort(self) -> None:
+        """Close it so that what has not left this host never will."""
+        if self.dial.sock is not None and self.dial.sock.fileno() >= 0:
+            reset_on_close(self.dial.sock)
+        self._end(kafka_errors.Cancelled())
+
+    def give_up(self) -> bool:
+        """Close it: at once if that harms nothing. True: its last bytes are on the way out."""
+        if self.in_flight_requests or self.transport is None or self.transport.is_closing():
+            self.abort()
+            return False
+        self._timer = self.net.call_later(self.network.setup_timeout_s, self.abort)
+        self.transport.close()
+        return not self.closed
+
+    def _end(self, error: BaseException) -> None:
+        if self.transport is None:
+            self.net.cancel(self._opening)
+        self.close(error)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Called by kafka.net when the connection is gone; more than once, at times."""
+        if self.closed:
+            return
+        if self.initializing:
+            self.dial.failed()
+        unsent = [a.token for _, a, _ in self._request_buffer if isinstance(a, Responded)]
+        super().connection_lost(exc)
+        self.net.cancel(self._timer)
+        if self.dial.sock is not None:
+            self.dial.sock.close()
+        self.network.ended(self, exc, unsent)
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc]
+    """The token that was fetched last: kafka.net asks on the I/O thread, which must not wait."""
+
+    def __init__(self, provider: AbstractTokenProvider) -> None:
+        super().__init__()
+        self._provider = provider
+        self._token, self._extensions = "", dict[str, str]()
+
+    def fetch(self) -> None:
+        self._token = self._provider.token()
+        self._extensions = dict(self._provider.extensions())
+
+    def token(self) -> str:
+        return self._token
+
+    def extensions(self) -> dict[str, str]:
+        return self._extensions
+
+
+class _Reauthenticator(SaslReauthenticator):  # type: ignore[misc]
+    """KIP-368, with the token fetched while requests still flow."""
+
+    async def _do_reauth(self) -> None:
+        await self._conn.fetch_token()
+        await super()._do_reauth()
+
+
+# --- kafka.net, changed where it must be --------------------------------------------------------
+
+
+class _Loop(NetworkSelector):  # type: ignore[misc]
+    """kafka.net's loop with a wait that leaves the registration of its socket alone."""
+
+    _selector: Any
+
+    def _park(self) -> None:
+        self._current.state = TaskState.WAIT_IO
+
+    def abandon(self) -> None:
+        """See `Network.abandon`."""
+        close_descriptor(self._wakeup_r)
+        close_descriptor(self._wakeup_w)
+        self._selector.close()
+        self._selector = selectors.SelectSelector()  # where tasks that end unregister themselves
+
+
+_PARKED = KernelEvent("_park")
+_NO_TIMER = Task(lambda: None)
+_NO_TIMER.state = TaskState.DONE
+
+
+class _Transport(KafkaTCPTransport):  # type: ignore[misc]
+    """A TCP socket whose reader stays registered, and that writes at once what it can."""
+
+    _sock: Any
+    _writing: bool
+    _short_read_is_last = True
+
+    def resume_reading(self) -> None:
+        """Called once, when the connection is made."""
+        self._read = True
+        self._read_task = self._net.call_soon(self._read_from_sock)
+        self._net.add_reader(self._sock, self._read_task)
+
+    async def _read_from_sock(self) -> None:
+        while self._read and not self._closed:
+            error = self._receive()
+            if error is not None:
+                self.abort(error)
+                break
+            await _PARKED
+
+    def _receive(self) -> BaseException | None:
+        """Read all there is and deliver it, also what came just before the end."""
+        data, error = self._sock_recv()
+        if data:
+            try:
+                self._protocol.data_received(data)
+            except Exception as bad:
+                return Ended(Loss.BAD_BYTES, f"an answer that cannot be read: {bad!r}")
+        return error
+
+    def _sock_recv(self) -> tuple[bytes, BaseException | None]:
+        chunks: list[bytes] = []
+        error: BaseException | None = None
+        try:
+            while chunk := self._sock.recv(_RECV_BYTES):
+                chunks.append(chunk)
+                if self._short_read_is_last and len(chunk) < _RECV_BYTES:
+                    break
+            else:
+                error = Ended(Loss.CLOSED, "closed by the broker")
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError as caught:
+            error = caught
+        return b"".join(chunks), error
+
+    def write(self, data: bytes) -> None:
+        """Write now what the kernel takes; the loop writes the rest."""
+        assert not self._closed
+        self._write_buffer.append(memoryview(data))
+        if self._writing:
+            return
+        _, error = self._sock_send()
+        if error is not None:
+            self.abort(error)
+        elif self._write_buffer:
+            self._writing = True
+            self._write_task = self._net.call_soon(self._write_to_sock)
+
+    def _sock_send(self) -> tuple[int, BaseException | None]:
+        sent_bytes, error = super()._sock_send()
+        if error is not None and not self._closed:
+            error = self._receive() or error  # answers that came before the end count
+        return sent_bytes, error
+
+    def close(self) -> None:
+        """Write what is left, then close."""
+        if not self._closed:
+            self._net.remove_reader(self._sock)
+        super().close()
+
+    def abort(self, error: BaseException | None = None) -> None:
+        """Close now. (kafka.net's does nothing while the last bytes are on the way out.)"""
+        if self._sock is not None:
+            self._closed = True
+            self._read = self._write = False
+            self._write_buffer.clear()
+            self._close(error)
+
+    def _close(self, error: BaseException | None = None) -> None:
+        link, sock = self._protocol, self._sock
+        if sock is not None and error is not None:
+            self._sock = None
+            self._net.unregister_event(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            if link is not None and link.in_flight_requests:
+                reset_on_close(sock)
+            sock.close()
+        super()._close(error)
+
+
+class _TLSTransport(_Transport, KafkaSSLTransport):  # type: ignore[misc]
+    """The same under TLS."""
+
+    _short_read_is_last = False  # TLS cuts its own records, and keeps what it has decrypted

@@ -1,0 +1,48 @@
+"""Why a call had to wait in vain, in words: what was tried, and what came of it last."""
+
+from __future__ import annotations
+
+from kafka import errors as kafka_errors
+
+from outlast.engine.messages import Connect
+from outlast.engine.sender import Waiting
+from outlast.io.events import Connected, Disconnected
+
+
+class Reasons:
+    """Remembers for each address what came of it last."""
+
+    __slots__ = ("_buffer_bytes", "_tried")
+
+    def __init__(self, buffer_bytes: int) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._tried: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{a} ({told})" for a, told in list(self._tried.items())) or "none yet"
+
+    def connecting(self, command: Connect) -> None:
+        """An address is tried."""
+        self._tried.setdefault(f"{command.host}:{command.port}", "no answer yet")
+
+    def connected(self, event: Connected) -> None:
+        """A broker answered there."""
+        self._tried[event.address] = "answered"
+
+    def disconnected(self, event: Disconnected) -> None:
+        """Nothing came of it, or not for long."""
+        self._tried[event.address] = f"{event.loss.value}: {event.detail}"
+
+    def blocked(self, topic: str, waiting: Waiting, max_block_s: float) -> str:
+        """What was missing, and what to do about it."""
+        limit = f"within max_block_ms={max_block_s * 1000:g}"
+        if waiting.reason == "memory":
+            return (
+                f"No room for the record {limit}: buffer_memory={self._buffer_bytes} bytes are "
+                "taken by records that are not yet acknowledged; make it larger, send less, or "
+                "look at producer.gaps()"
+            )
+        text = f"No metadata for topic {topic!r} {limit}"
+        if waiting.error:
+            return f"{text}: the brokers say {kafka_errors.for_code(waiting.error).__name__}"
+        return f"{text}; addresses tried: {self!r}"

@@ -1,0 +1,46 @@
+"""Socket options: the user's, and ours where the user has set none of the kind."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+# A peer that vanished is noticed within 75 s on an idle connection. Not TCP_USER_TIMEOUT: it
+# kills a live peer that is not reading.
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_BUFFERS = {"receive_buffer_bytes": socket.SO_RCVBUF, "send_buffer_bytes": socket.SO_SNDBUF}
+
+
+def socket_options(config: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Arguments of `setsockopt` for a new socket, to be set before it connects."""
+    given = [tuple(option) for option in config.get("socket_options") or ()]
+    kinds = {option[:2] for option in given}
+    ours: list[tuple[Any, ...]] = [
+        (socket.SOL_SOCKET, option, config[name])
+        for name, option in _BUFFERS.items()
+        if config.get(name)
+    ]
+    if (socket.IPPROTO_TCP, socket.TCP_NODELAY) not in kinds:
+        ours.append((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1))
+    if (socket.SOL_SOCKET, socket.SO_KEEPALIVE) not in kinds:
+        ours.append((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
+        ours += [
+            (socket.IPPROTO_TCP, getattr(socket, name), value)
+            for name, value in _KEEPALIVE.items()
+            if hasattr(socket, name)
+        ]
+    return ours + given
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Closing will drop what has not left this host, and reset the connection."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def close_descriptor(sock: socket.socket) -> None:
+    """Close our copy of a descriptor without a word to the peer, as a forked child must."""
+    descriptor = sock.detach()
+    if descriptor >= 0:
+        socket.close(descriptor)

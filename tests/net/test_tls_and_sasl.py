@@ -1,0 +1,260 @@
+"""TLS with a certificate made here, and SASL against a broker that speaks just enough of it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaConfigurationError
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from outlast.engine.messages import Loss
+from outlast.io.events import Connected
+from outlast.io.kafka_net import Network
+from tests.net.broker import (
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Stream,
+    answer_all,
+    broker,
+    hold,
+    metadata,
+    produced,
+    sasl_authenticate,
+    sasl_handshake,
+)
+from tests.net.client import client, produce
+
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="needs the openssl command to make a certificate"
+)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and broker.test that signs itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", str(key), "-out", str(cert), "-subj", "/CN=broker.test"),
+            *("-addext", "subjectAltName=IP:127.0.0.1,DNS:broker.test"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+def server_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    return context
+
+
+def tls(certificate: tuple[Path, Path], **more: Any) -> dict[str, Any]:
+    return {"security_protocol": "SSL", "ssl_cafile": str(certificate[0]), **more}
+
+
+@needs_openssl
+def test_requests_of_any_size_go_through_tls(certificate: tuple[Path, Path]) -> None:
+    with broker(answer_all, server_context(certificate)) as server, client(**tls(certificate)) as c:
+        connection = c.connected(server)
+        for token, size in enumerate((10, 100_000, 10_000_000)):
+            c.send(connection, token, produce(size))
+        assert [c.answered(connection).token for _ in range(3)] == [0, 1, 2]
+
+
+@needs_openssl
+@pytest.mark.parametrize(("name", "fits"), [("broker.test", True), ("other.test", False)])
+def test_the_certificate_must_name_the_host(
+    certificate: tuple[Path, Path], name: str, fits: bool
+) -> None:
+    with broker(answer_all, server_context(certificate)) as server:
+        address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", (server.host, server.port))
+        with client(**tls(certificate), resolver=lambda *_: [address]) as c:
+            event = c.next(c.connect(name, server.port))
+            if fits:
+                assert isinstance(event, Connected)
+            else:
+                assert not isinstance(event, Connected)
+                assert event.loss is Loss.AUTHENTICATION
+                assert "other.test" in event.detail
+
+
+@needs_openssl
+def test_a_tls_peer_that_is_silent_meets_the_same_deadline(certificate: tuple[Path, Path]) -> None:
+    with broker(hold) as server, client(**tls(certificate), setup_timeout_s=0.3) as c:
+        begun_s = time.monotonic()
+        assert c.lost(c.connect(server.host, server.port)).loss is Loss.SETUP_TIMEOUT
+        assert time.monotonic() - begun_s < 0.8
+
+
+@needs_openssl
+def test_a_peer_that_speaks_no_tls(certificate: tuple[Path, Path]) -> None:
+    def plain(stream: Stream) -> None:
+        stream.sock.recv(1000)
+        stream.sock.sendall(b"\0\0\0\4\0\0\0\0" * 4)
+        hold(stream)
+
+    with broker(plain) as server, client(**tls(certificate)) as c:
+        assert c.lost(c.connect(server.host, server.port)).loss is Loss.AUTHENTICATION
+
+
+@needs_openssl
+def test_ciphers_are_honoured(certificate: tuple[Path, Path]) -> None:
+    only = server_context(certificate)
+    only.maximum_version = ssl.TLSVersion.TLSv1_2
+    only.set_ciphers("ECDHE-RSA-AES256-GCM-SHA384")
+    with broker(answer_all, only) as server:
+        with client(**tls(certificate, ssl_ciphers="ECDHE-RSA-AES256-GCM-SHA384")) as c:
+            c.connected(server)
+        server.errors.clear()
+        with client(**tls(certificate, ssl_ciphers="ECDHE-RSA-AES128-GCM-SHA256")) as c:
+            c.lost(c.connect(server.host, server.port))
+
+
+def test_tls_that_cannot_be_set_up_names_the_setting(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.pem")
+    with pytest.raises(KafkaConfigurationError, match=r"ssl_cafile=.*none\.pem"):
+        Network({"security_protocol": "SSL", "ssl_cafile": missing}, setup_timeout_s=1)
+    with pytest.raises(KafkaConfigurationError, match="ssl_ciphers='no such'"):
+        Network({"security_protocol": "SSL", "ssl_ciphers": "no such"}, setup_timeout_s=1)
+
+
+# --- SASL -----------------------------------------------------------------------------------------
+
+PLAIN = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_plain_username": "me",
+    "sasl_plain_password": "secret",
+}
+
+
+def sasl_broker(
+    mechanism: str, accepts: Callable[[bytes], bool], lifetime_ms: int = 0
+) -> Callable[[Stream], None]:
+    def serve(stream: Stream) -> None:
+        stream.set_up()
+        while (request := stream.request()) is not None:
+            key, version, correlation_id, body = request
+            if key == SASL_HANDSHAKE:
+                answer = sasl_handshake(version, mechanism)
+            elif key == SASL_AUTHENTICATE:
+                error = 0 if accepts(body) else 58
+                answer = sasl_authenticate(version, error, lifetime_ms)
+            else:
+                assert key in (METADATA, PRODUCE)
+                answer = (produced if key == PRODUCE else metadata)(version)
+            stream.answer(correlation_id, answer)
+
+    return serve
+
+
+def test_plain_authentication() -> None:
+    with broker(sasl_broker("PLAIN", lambda body: b"me\0me\0secret" in body)) as server:
+        with client(**PLAIN) as c:
+            connection = c.connected(server)
+            c.send(connection, 1)
+            assert c.answered(connection).token == 1
+        with client(**{**PLAIN, "sasl_plain_password": "wrong"}) as c:
+            event = c.lost(c.connect(server.host, server.port))
+            assert event.loss is Loss.AUTHENTICATION
+            assert "SaslAuthenticationFailedError" in event.detail
+            assert "wrong" not in event.detail
+
+
+def test_a_mechanism_that_the_broker_does_not_have() -> None:
+    with broker(sasl_broker("GSSAPI", lambda _: True)) as server, client(**PLAIN) as c:
+        event = c.lost(c.connect(server.host, server.port))
+        assert event.loss is Loss.AUTHENTICATION
+
+
+class Provider(AbstractTokenProvider):  # type: ignore[misc]
+    """Gives tokens 1, 2, …, once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.threads: list[threading.Thread] = []
+
+    def token(self) -> str:
+        self.threads.append(threading.current_thread())
+        assert self.go.wait(5)
+        return f"token-{len(self.threads)}"
+
+    def extensions(self) -> dict[str, str]:
+        return {"traceId": "7"}
+
+
+def oauth(provider: Any) -> dict[str, Any]:
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": provider,
+    }
+
+
+def test_a_slow_token_holds_up_no_other_connection() -> None:
+    provider = Provider()
+    with broker(
+        sasl_broker("OAUTHBEARER", lambda body: b"token-1" in body and b"traceId=7" in body)
+    ) as server:
+        with client(**oauth(provider)) as c:
+            waiting = c.connect(server.host, server.port)
+            begun_s = time.monotonic()
+            c.poll_for(0.05)
+            assert time.monotonic() - begun_s < 0.5  # the loop was not held up
+            provider.go.set()
+            assert isinstance(c.next(waiting), Connected)
+        assert threading.current_thread() not in provider.threads
+
+
+def test_a_token_provider_that_raises() -> None:
+    class Broken(Provider):
+        def token(self) -> str:
+            raise RuntimeError("no identity server")
+
+    with broker(hold) as server, client(**oauth(Broken())) as c:
+        event = c.lost(c.connect(server.host, server.port))
+        assert event.loss is Loss.AUTHENTICATION
+        assert "no identity server" in event.detail
+
+
+@pytest.mark.slow
+def test_authentication_is_renewed_with_a_fresh_token_while_requests_flow() -> None:
+    provider, seen = Provider(), []
+
+    def accepts(body: bytes) -> bool:
+        seen.append(body)
+        return True
+
+    provider.go.set()
+    with broker(sasl_broker("OAUTHBEARER", accepts, lifetime_ms=1000)) as server:
+        with client(**oauth(provider)) as c:
+            connection = c.connected(server)
+            provider.go.clear()
+            c.poll_until(lambda: len(provider.threads) == 2)  # the second token is being fetched
+            c.send(connection, 1)
+            assert c.answered(connection).token == 1  # and requests flow meanwhile
+            provider.go.set()
+            sent = iter(range(2, 10_000))
+            expected = iter(range(2, 10_000))
+            while len(seen) < 2:
+                c.send(connection, next(sent))
+                assert c.answered(connection).token == next(expected)
+        assert b"token-1" in seen[0]
+        assert b"token-2" in seen[1]
+        assert threading.current_thread() not in provider.threads
