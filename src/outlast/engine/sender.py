@@ -55,12 +55,13 @@ __all__ = ["Sender", "Waiting"]
 class Sender:
     """All decisions of one producer."""
 
-    def __init__(self, settings: Settings, rng: Rng, now: float, unix_offset_s: float) -> None:  # noqa: ARG002 - every input ends in it
+    def __init__(self, settings: Settings, rng: Rng, now: float, unix_offset_s: float) -> None:
         self._hub = Hub(settings, rng, unix_offset_s)
         self._intake = Intake(self._hub)
         self._outgoing = Outgoing(self._hub)
         self._answers = Answers(self._hub)
         self._closed = False
+        self._advanced_s = now
         # the application's side, where every call layer would be paid for each record
         self.append = self._intake.append
         self.partitions_for = self._intake.partitions_for
@@ -190,12 +191,14 @@ class Sender:
 
     def next_deadline(self, now: float) -> float | None:
         """When to call `tick`, if nothing comes before."""
+        if self._intake.attention:
+            return now + SHORTEST_WAIT_S
         times = [self._hub.inquiries.next_deadline(now), self._hub.recorder.next_deadline(now)]
         for tp, place in self._hub.busy.items():
             times.append(place.deadline_s())
             due_s = place.due_s()
-            if due_s is not None and due_s > now:
-                times.append(due_s)
+            if due_s is not None and due_s > self._advanced_s:
+                times.append(due_s)  # also if that is past by now: nobody has looked since
             elif due_s is not None:
                 leader = self._hub.metadata.leader(*tp)
                 if leader is not None:
@@ -213,6 +216,7 @@ class Sender:
     def _advance(self, now: float) -> None:
         """After every event: send what can be sent, ask what must be asked."""
         self._intake.attention = False
+        self._advanced_s = now
         if self._closed:
             return
         hub = self._hub
