@@ -1,1 +1,50 @@
-"""A Kafka producer whose sends outlast a failover, and which tells you what the failover did."""
+"""A Kafka producer whose sends outlast a failover, and which tells you what the failover did.
+
+`KafkaProducer` takes the place of kafka-python's: `from outlast import KafkaProducer`.
+"""
+
+from kafka.producer.future import RecordMetadata
+
+from outlast.engine.messages import (
+    AttemptRecord,
+    AttemptState,
+    Cause,
+    Gap,
+    GapEnd,
+    GapOutcome,
+    Outcome,
+    Phase,
+)
+from outlast.errors import (
+    BlockedError,
+    ClosedError,
+    ConfigurationError,
+    ConfigurationTypeError,
+    DeliveryError,
+    MissingCodecError,
+    OutlastError,
+)
+from outlast.future import DeliveryFuture, Undelivered
+from outlast.producer import KafkaProducer
+
+__all__ = [
+    "AttemptRecord",
+    "AttemptState",
+    "BlockedError",
+    "Cause",
+    "ClosedError",
+    "ConfigurationError",
+    "ConfigurationTypeError",
+    "DeliveryError",
+    "DeliveryFuture",
+    "Gap",
+    "GapEnd",
+    "GapOutcome",
+    "KafkaProducer",
+    "MissingCodecError",
+    "Outcome",
+    "OutlastError",
+    "Phase",
+    "RecordMetadata",
+    "Undelivered",
+]

@@ -6,12 +6,14 @@ import inspect
 import operator
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from kafka.errors import MessageSizeTooLargeError
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 Headers = list[tuple[str, bytes]]
+
+_MAX_TIMESTAMP_MS = 2**63 - 1
 
 
 def bound_serializer(serializer: Any, name: str) -> Callable[..., Any] | None:
@@ -37,7 +39,7 @@ def bound_serializer(serializer: Any, name: str) -> Callable[..., Any] | None:
     return serialize
 
 
-def check_headers(headers: Any) -> None:
+def checked_headers(headers: Any) -> Headers:
     """Raise TypeError unless it is a list of (str, bytes) tuples."""
     if not isinstance(headers, list):
         raise TypeError(f"headers must be list-type, not {type(headers).__name__}")
@@ -49,6 +51,7 @@ def check_headers(headers: Any) -> None:
             or not isinstance(item[1], bytes)
         ):
             raise TypeError(f"All headers items must be (str, bytes) tuples, not {item!r}")
+    return headers
 
 
 def header_size(headers: Headers) -> int:
@@ -71,11 +74,15 @@ def checked_partition(partition: Any) -> int:
     return number
 
 
-def refuse_timestamp(timestamp_ms: Any) -> NoReturn:
-    """Raise for a time that no record can have."""
-    allowed = "milliseconds since the epoch, an int ≥ 0, or None for now"
+def checked_timestamp(timestamp_ms: Any) -> int:
+    """A record's own time."""
+    if type(timestamp_ms) is int and 0 <= timestamp_ms <= _MAX_TIMESTAMP_MS:
+        return timestamp_ms
     error = ValueError if type(timestamp_ms) is int else TypeError
-    raise error(f"timestamp_ms={timestamp_ms!r} is not allowed: it must be {allowed}")
+    raise error(
+        f"timestamp_ms={timestamp_ms!r} is not allowed: it must be milliseconds since the epoch, "
+        "an int ≥ 0, or None for now"
+    )
 
 
 def check_size(

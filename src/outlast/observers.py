@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 
 from outlast.config import DEFAULT_REGISTRY
 from outlast.engine.messages import Fact, Gap, GapSettled
+from outlast.figures import Figures
 from outlast.observe.log import LogObserver
 from outlast.observe.otel import OtelObserver
 from outlast.observe.prometheus import PrometheusObserver
@@ -49,8 +50,13 @@ class GapCallback:
         """Nothing is held back."""
 
 
-def observers_for(values: Mapping[str, Any]) -> list[Observer]:
-    """Log, traces, metrics and `on_gap`."""
+def one_by_one(observer: Observer) -> Callable[[Fact], None]:
+    """The driver tells facts one at a time, so that an observer that raises is dropped alone."""
+    return lambda fact: observer((fact,))
+
+
+def observers_for(values: Mapping[str, Any], figures: Figures | None) -> list[Observer]:
+    """Log, traces, metrics, figures and `on_gap`."""
     spans = OtelObserver(values["tracer_provider"], values["client_id"])
     observers: list[Observer] = [spans, LogObserver(spans.trace_id)]
     registry = values["metrics_registry"]
@@ -58,6 +64,8 @@ def observers_for(values: Mapping[str, Any]) -> list[Observer]:
         registry = REGISTRY
     if registry is not None:
         observers.append(PrometheusObserver(registry))
+    if figures is not None:
+        observers.append(figures)
     if values["on_gap"] is not None:
         observers.append(GapCallback(values["on_gap"]))
     return observers

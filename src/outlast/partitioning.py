@@ -47,12 +47,13 @@ class ClusterView:
 class UserPartitioner:
     """One way to ask a user's partitioner, whatever its form."""
 
-    __slots__ = ("_choose", "_on_new_batch", "_sticky")
+    __slots__ = ("_choose", "_clusters", "_on_new_batch", "_sticky")
 
     def __init__(self, partitioner: Any) -> None:
         self._choose = _bound(partitioner)
         self._on_new_batch = getattr(partitioner, "on_new_batch", None)
-        self._sticky: dict[str, int] = {}  # where the last batch of a topic was begun
+        self._clusters: dict[str, ClusterView] = {}  # as last seen
+        self._sticky: dict[str, int | None] = {}  # where the last batch of a topic was begun
 
     def __repr__(self) -> str:
         return f"<UserPartitioner {self._choose}>"
@@ -71,19 +72,20 @@ class UserPartitioner:
         Raises:
             ValueError: the partitioner gave none.
         """
+        self._clusters[topic] = cluster
         partition = self._choose(topic, key, key_bytes, value, value_bytes, cluster)
         if partition is None:
             raise ValueError(f"Partitioner did not assign a partition for topic {topic}!")
         return operator.index(partition)
 
-    def appended(self, cluster: ClusterView, topic: str, partition: int, index: int) -> None:
+    def appended(self, topic: str, partition: int | None, index: int) -> None:
         """A record without a key went to this place in a batch. If it began the next batch of the
         same partition, a sticky partitioner hears of it and moves on (KIP-480).
         """
         if self._on_new_batch is None or index != 0:
             return
-        if self._sticky.get(topic) == partition:
-            self._on_new_batch(topic, cluster, partition)
+        if self._sticky.get(topic) == partition and topic in self._clusters:
+            self._on_new_batch(topic, self._clusters[topic], partition)
         self._sticky[topic] = partition
 
 

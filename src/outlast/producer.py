@@ -1,0 +1,409 @@
+"""KafkaProducer: arguments, serializers, blocking. Everything else is decided below it.
+
+A subclass of kafka-python's class that shares its surface and nothing else: `__init__` of the
+parent is not called, and each of its public members is overridden (a test holds this file to it).
+
+Rules:
+* The constructor never waits for a broker and never fails because of one; a bad argument raises
+  before anything is started.
+* `send` is the hot path: checks by `type() is`, exact sizes only when a record may be too large,
+  no string is built unless something is wrong.
+* What kafka-python raises at once is raised at once, with its class and words; what it tells
+  through the future, the future tells.
+* No decision about errors is made here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import kafka
+from kafka.errors import BrokerResponseError, IllegalStateError, MessageSizeTooLargeError
+from kafka.structs import TopicPartition
+from kafka.util import ensure_valid_topic_name
+
+from outlast.arguments import (
+    Headers,
+    as_bytes,
+    bound_serializer,
+    check_size,
+    checked_headers,
+    checked_partition,
+    checked_timestamp,
+    header_size,
+)
+from outlast.config import DEFAULTS, LONGEST_S, NEWEST_API_VERSION, Config
+from outlast.engine.messages import Failure, Gap, Outcome
+from outlast.engine.record_batch import Record
+from outlast.errors import ClosedError
+from outlast.figures import Figures
+from outlast.future import Delivery, DeliveryFuture
+from outlast.io.thread import Driver
+from outlast.observers import Observer, observers_for, one_by_one
+from outlast.partitioning import ClusterView, UserPartitioner, is_default
+
+log = logging.getLogger(__name__)
+
+_NO_HEADERS: Headers = []  # never handed out to code that could change it
+_RECORD_OVERHEAD_BYTES = 61 + 21 + 11  # batch header, record overhead, varints of key and value
+_EXIT_S = 1.0  # kafka-python gives records that long at exit and when collected
+
+
+class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
+    """A Kafka producer whose sends outlast a failover; a drop-in for `kafka.KafkaProducer`.
+
+    Keywords are those of kafka-python, and new ones: see the settings page, or
+    `outlast.config.SETTINGS`. Thread-safe; one producer for all threads is best.
+
+    Raises:
+        ConfigurationError: a keyword is unknown, a value not allowed, or two exclude each other;
+            it is a KafkaConfigurationError and a ValueError.
+    """
+
+    DEFAULT_CONFIG: ClassVar[dict[str, Any]] = dict(DEFAULTS)
+    DEPRECATED_CONFIGS: ClassVar[tuple[str, ...]] = ()
+
+    _closed = True  # until all of it stands: __del__ also meets half-built objects
+
+    def __init__(self, **configs: Any) -> None:
+        config = Config(**configs)
+        values = config.values
+        self._asks_version = values["api_version"] is None
+        self._config = {**values, "api_version": values["api_version"] or NEWEST_API_VERSION}
+        self._serialize_key = bound_serializer(values["key_serializer"], "key_serializer")
+        self._serialize_value = bound_serializer(values["value_serializer"], "value_serializer")
+        partitioner = values["partitioner"]
+        self._partitioner = None if is_default(partitioner) else UserPartitioner(partitioner)
+        self._max_block_s = min(values["max_block_ms"] / 1000, LONGEST_S)
+        self._max_request_bytes = values["max_request_size"]
+        self._surely_fits_bytes = self._max_request_bytes - _RECORD_OVERHEAD_BYTES
+        self._on_undelivered = values["on_undelivered"]
+        self._topics: set[str] = set()  # names that were found valid
+        self._figures = Figures(values) if values["metrics_enabled"] else None
+        observers = observers_for(values, self._figures)
+        serializers = [values[name] for name in ("key_serializer", "value_serializer")]
+        try:
+            self._driver = _started_driver(config, observers)
+        except BaseException:  # TLS files that cannot be read
+            _close_each(observers)
+            raise
+        self._append = self._driver.append
+        self._close_all = partial(_close_all, self._driver, [*observers, *serializers])
+        self._close_lock = threading.Lock()
+        self._closed = False
+        self._cleanup: Callable[[], None] | None = _cleanup_of(self)
+        atexit.register(self._cleanup)
+
+    def __del__(self) -> None:
+        if self._mark_closed():
+            # The collector may run on any thread and under any lock, the driver's own included.
+            _elsewhere(self._close_all, _EXIT_S)
+
+    def __enter__(self) -> KafkaProducer:
+        return self
+
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        config = self._config
+        return (
+            f"<KafkaProducer client_id={config['client_id']} "
+            f"transactional_id={config['transactional_id']}>"
+        )
+
+    # --- sending ---
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> DeliveryFuture:
+        """Put a record into the buffer, to be sent on; returns the future of its outcome.
+
+        Args:
+            topic: the topic's name.
+            value: bytes, or what `value_serializer` makes bytes of. None deletes, in a compacted
+                topic; it needs a key then.
+            key: bytes, or what `key_serializer` makes bytes of; decides the partition.
+            headers: a list of (str, bytes) tuples.
+            partition: None lets the partitioner choose.
+            timestamp_ms: milliseconds since the epoch; None is now.
+
+        Raises:
+            BlockedError: no metadata or no room in the buffer within `max_block_ms`; a
+                KafkaTimeoutError.
+            ValueError: no key and no value; no such topic name or partition; a negative time.
+            TypeError: a wrong type, also of what a serializer made.
+            MessageSizeTooLargeError: larger than `max_request_size` or `buffer_memory`.
+            ClosedError: the producer is closed; an IllegalStateError.
+        """
+        if self._closed:
+            raise ClosedError("KafkaProducer already closed!")
+        if value is None and key is None:
+            raise ValueError("Need at least one: key or value")
+        headers = _NO_HEADERS if headers is None else checked_headers(headers)
+        key_bytes, value_bytes = key, value
+        if self._serialize_key is not None or self._serialize_value is not None:
+            headers, key_bytes, value_bytes = self._serialized(topic, headers, key, value)
+
+        if type(key_bytes) is not bytes and key_bytes is not None:
+            key_bytes = as_bytes("key", key_bytes)
+        if type(value_bytes) is not bytes and value_bytes is not None:
+            value_bytes = as_bytes("value", value_bytes)
+        key_size = -1 if key_bytes is None else len(key_bytes)
+        value_size = -1 if value_bytes is None else len(value_bytes)
+        headers_size = header_size(headers) if headers else -1
+        if headers or key_size + value_size > self._surely_fits_bytes:
+            check_size(key_bytes, value_bytes, headers, self._max_request_bytes)
+
+        if topic not in self._topics:
+            self._check_topic(topic)
+        if partition is not None and (type(partition) is not int or partition < 0):
+            partition = checked_partition(partition)
+        now_ms = time.time_ns() // 1_000_000
+        timestamp_ms = now_ms if timestamp_ms is None else checked_timestamp(timestamp_ms)
+
+        max_block_s = self._max_block_s
+        try:
+            if partition is None and self._partitioner is not None:
+                partition, max_block_s = self._choose(topic, key, key_bytes, value, value_bytes)
+            batch, index = self._append(
+                topic, partition, key_bytes, value_bytes, headers, timestamp_ms, max_block_s
+            )
+            delivery = batch.delivery
+        except BrokerResponseError as error:
+            record = Record(0, timestamp_ms, key_bytes, value_bytes, tuple(headers))
+            delivery, index = self._refused(error, topic, partition, record), 0
+        if self._partitioner is not None and key_bytes is None:
+            self._partitioner.appended(topic, partition, index)
+        return DeliveryFuture(delivery, index, timestamp_ms, key_size, value_size, headers_size)  # type: ignore[arg-type]
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what is buffered without lingering, and wait until all of it is settled.
+
+        Args:
+            timeout: seconds in total; None waits as long as it takes.
+
+        Raises:
+            BlockedError: records are still unsettled; a KafkaTimeoutError. A record that failed
+                raises nothing here: its future tells.
+        """
+        self._driver.flush(timeout)
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """The topic's partitions; waits up to `max_block_ms` for metadata.
+
+        Raises:
+            BlockedError: no metadata came; a KafkaTimeoutError.
+            BrokerResponseError: the cluster's answer, such as TopicAuthorizationFailedError.
+        """
+        if self._closed:
+            raise ClosedError("KafkaProducer already closed!")
+        if topic not in self._topics:
+            self._check_topic(topic)
+        return set(self._driver.partitions_for(topic, self._max_block_s))
+
+    # --- closing ---
+
+    def close(self, timeout: float | None = None, null_logger: bool = False) -> None:  # noqa: ARG002
+        """Send what is buffered, then stop. It is closed afterwards, whatever the brokers do:
+        records not settled in time fail, and `on_undelivered` gets them back.
+
+        Args:
+            timeout: seconds; None waits until all is settled, 0 not at all.
+            null_logger: as in kafka-python's signature; without effect.
+
+        Raises:
+            ValueError: the timeout is negative.
+        """
+        if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
+            raise ValueError(f"Invalid timeout: {timeout} (seconds ≥ 0, or None)")
+        if not self._mark_closed():
+            return
+        if self._driver.in_callback:  # which it would wait for
+            _elsewhere(self._close_all, timeout)
+        else:
+            self._close_all(timeout)
+
+    # --- looking ---
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings under kafka-python's names, normalised. `api_version` is what was given,
+        else what the brokers have, else (none has answered yet) the newest.
+        """
+        if self._asks_version and self._driver.broker_version is not None:
+            self._config["api_version"] = self._driver.broker_version
+        return self._config
+
+    def gaps(self) -> list[Gap]:
+        """The last rejection gaps of all partitions (1 000 at most), oldest first; open ones have
+        `ended_by=None`.
+        """
+        return self._driver.gaps()
+
+    def stalls(self) -> list[Any]:
+        """Unanswered requests to leaders that are alive. Not recorded yet: always empty."""
+        return []
+
+    def metrics(self, raw: bool = False) -> dict[Any, Any] | None:
+        """Figures as `{group: {name: value}}`, or kafka-python's objects if `raw`; None with
+        `metrics_enabled=False`. Fewer than kafka-python has: see the Prometheus metrics.
+        """
+        return None if self._figures is None else self._figures.read(raw=raw)
+
+    def bootstrap_connected(self) -> bool:
+        """Whether any broker has answered yet."""
+        return self._driver.broker_version is not None
+
+    @classmethod
+    def max_usable_produce_magic(cls, api_version: tuple[int, ...]) -> int:
+        """The newest record format that brokers of this version take."""
+        if api_version >= (0, 11):
+            return 2
+        return 1 if api_version >= (0, 10, 0) else 0
+
+    # --- transactions ---
+
+    def init_transactions(self) -> None:
+        """Raises IllegalStateError: there are no transactions yet."""
+        raise IllegalStateError("Cannot call init_transactions without setting a transactional_id.")
+
+    def begin_transaction(self) -> None:
+        """Raises IllegalStateError: there are no transactions yet."""
+        raise IllegalStateError("Cannot use transactional methods without enabling transactions")
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[Any, Any],  # noqa: ARG002
+        group_metadata: Any,  # noqa: ARG002
+    ) -> None:
+        """Raises IllegalStateError: there are no transactions yet."""
+        raise IllegalStateError("Cannot use transactional methods without enabling transactions")
+
+    def commit_transaction(self) -> None:
+        """Raises IllegalStateError: there are no transactions yet."""
+        raise IllegalStateError("Cannot commit transaction since transactions are not enabled")
+
+    def abort_transaction(self) -> None:
+        """Raises IllegalStateError: there are no transactions yet."""
+        raise IllegalStateError("Cannot abort transaction since transactions are not enabled.")
+
+    # --- off the hot path ---
+
+    def _mark_closed(self) -> bool:
+        """Whether this call is the one that closes it."""
+        if self._closed:
+            return False
+        with self._close_lock:
+            closed_before, self._closed = self._closed, True
+        if self._cleanup is not None:
+            atexit.unregister(self._cleanup)
+            self._cleanup = None
+        return not closed_before
+
+    def _serialized(
+        self, topic: str, headers: Headers, key: Any, value: Any
+    ) -> tuple[Headers, Any, Any]:
+        """Serializers may add headers, as in kafka-python; not to our empty list."""
+        if headers is _NO_HEADERS:
+            headers = []
+        if self._serialize_key is not None:
+            key = self._serialize_key(topic, headers, key)
+        if self._serialize_value is not None:
+            value = self._serialize_value(topic, headers, value)
+        return checked_headers(headers), key, value
+
+    def _check_topic(self, topic: Any) -> None:
+        ensure_valid_topic_name(topic)
+        self._topics.add(topic)
+
+    def _choose(
+        self, topic: str, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes | None
+    ) -> tuple[int, float]:
+        """Ask the user's own partitioner; also how long `send` may still wait. Its own time is
+        not counted.
+        """
+        assert self._partitioner is not None
+        began_s = time.monotonic()
+        all_partitions = sorted(self._driver.partitions_for(topic, self._max_block_s))
+        left_s = max(0.0, self._max_block_s - (time.monotonic() - began_s))
+        cluster = ClusterView(topic, all_partitions, all_partitions)
+        chosen = self._partitioner.choose(cluster, topic, key, key_bytes, value, value_bytes)
+        return chosen, left_s
+
+    def _refused(
+        self, error: BrokerResponseError, topic: str, partition: int | None, record: Record
+    ) -> Delivery:
+        """The cluster said no to the topic: the future tells, as in kafka-python. That the record
+        is too large for the buffer is raised at once, as there.
+        """
+        if isinstance(error, MessageSizeTooLargeError):
+            raise error
+        log.error("%s: cannot write to topic %s: %s", self, topic, error)
+        failure = Failure("refused", error.errno, str(error), Outcome.NEVER_SENT)
+        topic_partition = TopicPartition(topic, partition)
+        return Delivery.refused(topic_partition, failure, record, self._on_undelivered)
+
+
+def _started_driver(config: Config, observers: Sequence[Observer]) -> Driver:
+    on_undelivered = config["on_undelivered"]
+    return Driver(
+        config.settings,
+        config.values,
+        new_delivery=lambda _batch: Delivery(on_undelivered),
+        observers=[one_by_one(observer) for observer in observers],
+    )
+
+
+def _close_all(driver: Driver, rest: Sequence[Any], timeout: float | None) -> None:
+    """Not a method: it must not keep the producer alive when another thread runs it."""
+    try:
+        driver.close(timeout)
+    finally:
+        _close_each(rest)
+
+
+def _close_each(things: Sequence[Any]) -> None:
+    for thing in things:
+        close = getattr(thing, "close", None)
+        if close is not None:
+            try:
+                close()
+            except Exception:
+                log.exception("Error while closing %r", thing)
+
+
+def _elsewhere(close_all: Callable[[float | None], None], timeout: float | None) -> None:
+    """Close in a thread of its own; the interpreter waits for it if it ends in known time."""
+    thread = threading.Thread(
+        target=close_all, args=(timeout,), name="outlast-close", daemon=timeout is None
+    )
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter is ending: no new threads
+        close_all(timeout)
+
+
+def _cleanup_of(producer: KafkaProducer) -> Callable[[], None]:
+    """Close it at exit, without keeping it alive until then."""
+    reference = weakref.ref(producer)
+
+    def close_at_exit() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.close(timeout=_EXIT_S)
+
+    return close_at_exit
