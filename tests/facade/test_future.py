@@ -31,7 +31,9 @@ def batch_of(count: int, *, first_index: int = 0, start_ms: int = 1_000) -> Batc
     batch = Batch(TP, now=0.0)
     batch.first_index = first_index
     for index in range(first_index, first_index + count):
-        batch.append(start_ms + index, b"k%d" % index, b"v%d" % index, [("h", b"x")])
+        assert batch.builder is not None
+        batch.builder.append(start_ms + index, b"k%d" % index, b"v%d" % index, [("h", b"x")])
+        batch.count += 1
     return batch
 
 
