@@ -182,6 +182,14 @@ def test_insistence_starts_anew_after_any_other_answer():
         assert metadata.leader("t", 0) == Leader(2, 7)
 
 
+def test_insistence_that_nobody_leads_takes_the_epoch_back_too():
+    metadata = cache(topic("t", part(0, 2, 7)))
+    nobody = part(0, -1, 3, error=5)
+    lower_answers(metadata, [1, 3, 1, 3, 1], [0.0, 0.25, 0.5, 0.75, 1.0], entry=nobody)
+    assert metadata.leader("t", 0) == Leader(2, 3, usable=False)
+    assert metadata.hint("t", 0, 3, 4, None, 1.1)
+
+
 def test_below_v9_an_epoch_is_not_reliable():
     metadata = cache()
     for epoch, leader in ((9, 1), (3, 2), (0, 3)):  # as they come, epochs unseen
@@ -340,6 +348,17 @@ def test_ten_seconds_of_insistence_bring_a_replaced_id_back():
     changes = metadata.merge(answer(topic("t", part(0, 2, 0), topic_id=B)), 1, 10.11)
     assert changes[0] == TopicRecreated("t", A, B)
     assert metadata.leader("t", 0) == Leader(2, 0)
+
+
+def test_insistence_on_a_replaced_id_starts_anew_after_any_other_answer():
+    metadata = cache(topic("t", part(0, 1, 7)))
+    metadata.merge(answer(topic("t", part(0, 2, 0), topic_id=B)), 2, 0.0)
+    for n in range(200):
+        lagging = answer(topic("t", part(0, 1, 7), topic_id=A))
+        assert metadata.merge(lagging, n % 2 + 1, n * 0.1) == []
+        if n % 50 == 0:
+            metadata.merge(answer(topic("t", part(0, 2, 0), topic_id=B)), 3, n * 0.1)
+    assert metadata.topic_id("t") == B
 
 
 def test_answers_without_ids_speak_of_the_topic_we_know():

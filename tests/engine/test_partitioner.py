@@ -42,8 +42,8 @@ def test_a_key_goes_to_its_place_among_all_partitions():
 def test_records_stay_together_until_the_batch_is_full():
     sticky = StickyPartitioner(1000, random.Random(1))
     usable = (0, 1, 2)
-    chosen = [sticky.choose("t", usable, 100) for _ in range(40)]
-    runs = [chosen[i : i + 10] for i in range(0, 40, 10)]
+    chosen = [sticky.choose("t", usable, 100) for _ in range(400)]
+    runs = [chosen[i : i + 10] for i in range(0, 400, 10)]
     assert all(len(set(run)) == 1 for run in runs)
     assert all(a[0] != b[0] for a, b in pairwise(runs))
 

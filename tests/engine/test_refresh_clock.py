@@ -188,3 +188,13 @@ def test_an_answer_resets_the_count_of_attempts_where_nothing_is_needed():
         c.want(at + 0.1)
         assert c.due_at(at + 0.1) == pytest.approx(at + 1.0)
         answered(c, at + 1.0)
+
+
+def test_trouble_that_is_over_does_not_slow_the_next():
+    c = clock()
+    c.want(0.0)
+    sent = run(c, 0.0, 30.0, ok=False)
+    answered(c, sent[-1] + 1.0)
+    c.want(100.0)
+    sent = run(c, 100.0, 101.0, ok=False)
+    assert sent[1] - sent[0] == pytest.approx(0.1)

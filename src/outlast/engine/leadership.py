@@ -89,22 +89,19 @@ class Leadership:
     def __repr__(self) -> str:
         return f"<Leadership {self.leader} seen={self.epoch_seen} stale={self.stale_since_s}>"
 
-    def learn(self, entry: Any, answer: Answer) -> bool:
-        """Learn a partition's entry of an answer. False if what was known is kept."""
+    def learn(self, entry: Any, answer: Answer) -> None:
+        """Learn a partition's entry of an answer, or keep what was known."""
         leader_id, error_code = entry.leader_id, entry.error_code
         if error_code not in _LEADER_NAMED_ERRORS and error_code not in _NO_LEADER_ERRORS:
-            return False
+            return
         epoch = entry.leader_epoch if answer.reliable_epochs else -1
         if epoch < self.epoch_seen and not self._overruled((leader_id, epoch), answer):
-            return False
+            return
         self._insistence = None
         if leader_id not in answer.listed:
             self._lose(epoch, tuple(entry.isr_nodes))
         elif error_code in _LEADER_NAMED_ERRORS:
             self._take(Leader(leader_id, epoch), tuple(entry.isr_nodes))
-        else:
-            return False
-        return True
 
     def take_hint(self, leader_id: int, epoch: int) -> bool:
         """Take the leader that a refusal names, if its epoch is news. Its address is known."""

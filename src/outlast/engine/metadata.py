@@ -277,12 +277,11 @@ class Metadata:
         nodes = listed or self.nodes
         answer = Answer(node_id, nodes.keys(), reliable, now)
         changes: list[Change] = []
-        confirmed: set[tuple[str, int]] = set()
         for told in sorted(response.topics, key=lambda t: t.name or ""):
             topic = self._topics.get(told.name)
             if topic is not None:
-                changes += self._merge_topic(told.name, topic, told, answer, confirmed)
-        self._replace_nodes(nodes, confirmed)
+                changes += self._merge_topic(told.name, topic, told, answer)
+        self._replace_nodes(nodes)
         self.alive = frozenset(listed)
         self.cluster_id = response.cluster_id or self.cluster_id
         return changes
@@ -293,14 +292,7 @@ class Metadata:
         entry = self._topics.get(topic)
         return None if entry is None else entry.partitions.get(partition)
 
-    def _merge_topic(
-        self,
-        name: str,
-        topic: _Topic,
-        told: Any,
-        answer: Answer,
-        confirmed: set[tuple[str, int]],
-    ) -> Iterator[Change]:
+    def _merge_topic(self, name: str, topic: _Topic, told: Any, answer: Answer) -> Iterator[Change]:
         if told.error_code != topic.error_code:
             topic.error_code = told.error_code
             yield TopicError(name, told.error_code)
@@ -317,7 +309,7 @@ class Metadata:
                 gone, topic.partitions = topic.partitions, {}
             topic.id = new_id
         topic.insistence = None
-        yield from self._merge_partitions(name, topic, told, answer, confirmed, gone)
+        yield from self._merge_partitions(name, topic, told, answer, gone)
 
     def _merge_partitions(
         self,
@@ -325,7 +317,6 @@ class Metadata:
         topic: _Topic,
         told: Any,
         answer: Answer,
-        confirmed: set[tuple[str, int]],
         gone: dict[int, Leadership],
     ) -> Iterator[Change]:
         changes: list[Change] = []
@@ -336,8 +327,7 @@ class Metadata:
                 known = topic.partitions[index] = Leadership()
             former = gone.pop(index, known)
             old = former.leader
-            if known.learn(entry, answer):
-                confirmed.add((name, index))
+            known.learn(entry, answer)
             if known.leader != old:
                 changes.append(LeaderChange(name, index, old, known.leader))
         indices = tuple(sorted(topic.partitions))
@@ -355,14 +345,13 @@ class Metadata:
             topic.insistence = Insistence()
         return topic.insistence.convinces(new_id, INSISTENT_ID_S, answer)
 
-    def _replace_nodes(self, listed: dict[int, Node], confirmed: set[tuple[str, int]]) -> None:
-        """The listed nodes, and the leaders in use that this answer was too old to speak of."""
-        nodes = dict(listed)
-        for name, topic in self._topics.items():
-            for index, entry in topic.partitions.items():
-                leader = entry.leader
-                if leader is None or leader.node_id in nodes or (name, index) in confirmed:
-                    continue
-                if leader.usable and leader.node_id in self.nodes:
-                    nodes[leader.node_id] = self.nodes[leader.node_id]
-        self.nodes = nodes
+    def _replace_nodes(self, listed: dict[int, Node]) -> None:
+        """The listed nodes; and leaders in use that this answer was too old to speak of."""
+        in_use = {
+            entry.leader.node_id
+            for topic in self._topics.values()
+            for entry in topic.partitions.values()
+            if entry.leader is not None and entry.leader.usable
+        }
+        kept = {node_id: self.nodes[node_id] for node_id in in_use if node_id not in listed}
+        self.nodes = listed | kept

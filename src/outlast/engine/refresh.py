@@ -81,8 +81,6 @@ class RefreshClock:
         if not ok:
             if self._failing_since_s is None:
                 self._failing_since_s = self._started_s
-            if self._wanted_s is None:
-                self._wanted_s = self._started_s
             return
         self._answered_s = now
         self._failing_since_s = None
