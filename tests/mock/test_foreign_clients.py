@@ -1,8 +1,8 @@
 """The mock judged by clients that we did not write.
 
-Each of kafka-python, confluent-kafka and aiokafka writes 10 000 records to six partitions while a
-leader moves and another is killed and comes back; then each of them reads the topic. Whatever the
-mock does to them, every record must be there once, in order, at the offset that was acknowledged.
+Each of kafka-python, confluent-kafka and aiokafka writes 10 000 records to six partitions while an
+answer is lost, a leader moves and another is killed and comes back; then each of them reads the
+topic. Every record must be there once, in order, at the offset that was acknowledged.
 
 The load keeps clear of what these clients are known to get wrong: all are idempotent, the first
 records of a partition are acknowledged before more follow (S11), and no partition is away for
@@ -30,6 +30,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from outlast.testing.cluster import MockCluster
+from outlast.testing.faults import CutAfter
 from outlast.testing.server import ClusterServer
 
 TOPIC = "orders"
@@ -221,7 +222,9 @@ def produce_through_a_move_and_a_kill(server: ClusterServer, producer: Producing
     values = [(number % PARTITIONS, b"record %d" % number) for number in range(RECORDS)]
     victim = -1
     for begin in range(0, RECORDS, SLICE):
-        if begin == RECORDS // 4:
+        if begin == RECORDS // 8:
+            server.call(lambda cluster, _now: cluster.faults.append(CutAfter(api=0, times=1)))
+        elif begin == RECORDS // 4:
             leader, _ = server.leader(TOPIC, 0)
             server.move_leader(TOPIC, 0, to=leader % 3 + 1)
         elif begin == RECORDS // 2:
