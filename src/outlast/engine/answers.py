@@ -108,11 +108,15 @@ class Answers:
 
     def _exhausted(self, batch: Batch, judgement: Judgement, now: float) -> bool:
         """Count an answer against `retries`. Waiting for a leader does not use them up (§6)."""
-        if judgement.verdict not in (Verdict.RETRY, Verdict.UNSURE) or judgement.stall:
+        if judgement.verdict not in (Verdict.RETRY, Verdict.UNSURE):
+            return False
+        if judgement.stall or judgement.stale_leader:
             return False
         batch.retries += 1
-        if judgement.tries_max is not None and batch.retries >= judgement.tries_max:
-            return True
+        if judgement.tries_max is not None:
+            batch.unknown_errors += 1
+            if batch.unknown_errors >= judgement.tries_max:
+                return True
         return self._hub.schedules.retry_stops(batch.retries, now - batch.created_s, judgement.name)
 
     def _doubt_leader(

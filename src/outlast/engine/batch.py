@@ -100,6 +100,7 @@ class Batch:
         "result",
         "retries",
         "tp",
+        "unknown_errors",
     )
 
     def __init__(self, tp: tuple[str, int], now: float) -> None:
@@ -116,7 +117,8 @@ class Batch:
         self.open_attempt: Attempt | None = None
         self.doubt = False  # an attempt was doubtful or left
         self.proved: tuple[int, int] | None = None  # in the log: (base_offset, log_append_time)
-        self.retries = 0
+        self.retries = 0  # used up, of `retries`
+        self.unknown_errors = 0  # UNKNOWN_SERVER_ERROR has a limit of its own
         self.gaps: tuple[int, ...] = ()  # numbers of the gaps that it met
         self.delivery: object | None = None
         self.first_index = 0
@@ -185,6 +187,7 @@ class Batch:
             half.delivery = self.delivery
             half.attempts = list(self.attempts)
             half.retries = self.retries
+            half.unknown_errors = self.unknown_errors
             half.gaps = self.gaps
         first.first_index = self.first_index
         second.first_index = self.first_index + middle

@@ -182,14 +182,17 @@ class Hub:
         self.troubled.setdefault(tp, now)
         self.inquiries.clock.want(now)
 
-    def oldest_trouble_s(self) -> float | None:
-        """Since when, at the longest, a partition with waiting records has had no usable leader."""
+    def newest_trouble_s(self) -> float | None:
+        """Since when the last partition to lose its leader, with records waiting, has had none.
+
+        The newest, not the oldest: one that stays dead must not slow the others' recovery down.
+        """
         for tp in list(self.troubled):
             leader = self.metadata.leader(*tp)
             usable = leader is not None and leader.usable
             if tp not in self.busy or (usable and self.metadata.stale_since_s(*tp) is None):
                 del self.troubled[tp]
-        return min(self.troubled.values(), default=None)
+        return max(self.troubled.values(), default=None)
 
     def no_leader(self, place: Partition, now: float) -> None:
         """Records wait and nobody is known to lead."""

@@ -27,7 +27,6 @@ from outlast.engine.settings import Settings
 
 HEDGE_S = 0.25
 ANSWER_TIMEOUT_S = 2.0  # a metadata request's own; shorter if `request_timeout_ms` is
-LOADING_BACKOFF_S = 0.01  # the first InitProducerId after a broker's start fails with 14 (S10)
 CONTROL_LINKS_MAX = 2
 NO_PRODUCER_ID = (-1, -1)
 BOOTSTRAP_FIRST = -1  # node ids of bootstrap addresses count down from here
@@ -234,8 +233,7 @@ class Inquiries:
         """Ask again: after 10 ms, doubling, where the broker is only starting (S10)."""
         self._pid_failures += 1
         if loading:
-            delay_s = LOADING_BACKOFF_S * 2 ** min(self._pid_failures - 1, 20)
-            delay_s = min(delay_s, self._settings.retry_backoff_max_s)
+            delay_s = self._schedules.producer_id_delay_s(self._pid_failures)
         else:
             delay_s = self._schedules.retry_delay_s(self._pid_failures, 0.0, "")
         self._pid_retry_s = now + delay_s

@@ -160,8 +160,8 @@ class Intake:
         return frozenset(partitions)
 
     def waiting_since_s(self) -> float | None:
-        """Since when, at the longest, somebody has waited for metadata."""
-        return min((min(t.values()) for t in self._waiters.values()), default=None)
+        """Since when the last topic to be asked for has been waited for."""
+        return max((min(t.values()) for t in self._waiters.values()), default=None)
 
     def informed(self, found: Collection[str], asked_s: float) -> None:
         """Metadata came, asked for at `asked_s`: wake those whom it answers."""

@@ -222,9 +222,9 @@ class Sender:
         hub = self._hub
         self._outgoing.pump(now)
         since = [
-            s for s in (hub.oldest_trouble_s(), self._intake.waiting_since_s()) if s is not None
+            s for s in (hub.newest_trouble_s(), self._intake.waiting_since_s()) if s is not None
         ]
-        hub.inquiries.clock.need(min(since, default=None), now)
+        hub.inquiries.clock.need(max(since, default=None), now)
         hub.out.commands += hub.inquiries.step(now)
         hub.complain(now)
 
