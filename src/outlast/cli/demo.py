@@ -28,6 +28,10 @@ ELECTION_S = 3.0  # a dead node is given up after that (Kafka's default: 9 s)
 STORY_LIMIT_S = 25.0  # the demo ends in under 40 s, whatever happens
 FLUSH_S = 5.0
 READ_S = 8.0
+STALLS = (
+    "A pause without a gap is a stall: nothing was refused, but acks=all waits for a dead follower "
+    "until the cluster gives it up."
+)
 
 
 def run(rate: int, seed: int) -> int:
@@ -42,9 +46,11 @@ def run(rate: int, seed: int) -> int:
         load = Load(producer.send, TOPIC, len(PARTITIONS), rate)
         try:
             start_s = _play(console, server, producer, load, rate)
-            gaps = producer.gaps()
-        finally:
-            producer.close(timeout=FLUSH_S)
+        except BaseException:
+            producer.close(timeout=0)
+            raise
+        producer.close(timeout=FLUSH_S)
+        gaps = producer.gaps()
         try:
             read = read_back(server.bootstrap, TOPIC, PARTITIONS, READ_S)
         except ReadBackError as error:
@@ -103,6 +109,10 @@ def _report(
     console.print()
     console.print(gap_table(gaps, TOPIC, PARTITIONS, start_s))
     console.print(Text(LEGEND, "dim"))
+    console.print()
+    pauses = " · ".join(f"{TOPIC}-{p} {load.longest_pause_s[p] * 1000:,.0f}" for p in PARTITIONS)
+    console.print(f"Longest pause between two acks, in ms: {pauses}")
+    console.print(Text(STALLS, "dim"))
     console.print()
     console.print(
         f"sent {sum(load.sent):,} · acknowledged {delivery.acknowledged:,} · "

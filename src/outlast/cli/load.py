@@ -28,14 +28,15 @@ class Load:
 
     def __init__(self, send: Callable[..., Any], topic: str, partitions: int, rate: float) -> None:
         self._send = send
+        self.rate = rate
         self._topic = topic
-        self._rate = rate
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self._stopping = threading.Event()
         self.sent = [0] * partitions
         self.acknowledged: dict[int, dict[int, int]] = {p: {} for p in range(partitions)}
         self.failures: list[BaseException] = []
         self.last_ack_s = [0.0] * partitions
+        self.longest_pause_s = [0.0] * partitions  # between two acknowledgements
 
     def __repr__(self) -> str:
         return f"<Load sent={sum(self.sent)} failed={len(self.failures)}>"
@@ -52,7 +53,7 @@ class Load:
     def _run(self) -> None:
         begun_s = time.monotonic()
         while not self._stopping.wait(STEP_S):
-            due = int((time.monotonic() - begun_s) * self._rate)
+            due = int((time.monotonic() - begun_s) * self.rate)
             for partition, sent in enumerate(self.sent):
                 for number in range(sent, due):
                     self._send_one(partition, number)
@@ -69,4 +70,7 @@ class Load:
 
     def _acknowledged(self, partition: int, number: int, metadata: Any) -> None:
         self.acknowledged[partition][number] = metadata.offset
-        self.last_ack_s[partition] = time.monotonic()
+        now, before = time.monotonic(), self.last_ack_s[partition]
+        self.last_ack_s[partition] = now
+        if before:
+            self.longest_pause_s[partition] = max(self.longest_pause_s[partition], now - before)

@@ -18,7 +18,8 @@ from outlast.engine.messages import Gap
 
 REFRESH_S = 0.25
 STATUS_S = 2.0
-HISTORY = 40  # refreshes
+PAUSE_S = 1.0  # a longer one between acks is told
+HISTORY = 24  # refreshes
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -106,21 +107,24 @@ class Screen:
     def _panel(self) -> RenderableType:
         open_gaps = {gap.partition: gap for gap in self._gaps() if gap.phase is not None}
         table = Table.grid(padding=(0, 2))
+        scale = (len(BARS) // 2) / (self._load.rate * REFRESH_S)  # the steady rate: half a bar
         for partition, leader in enumerate(self._leaders()):
             history = self._history[partition]
-            top = max(max(history, default=0), 1)
-            bars = "".join(BARS[round(count / top * (len(BARS) - 1))] for count in history)
-            gap = open_gaps.get(partition)
-            state = Text("accepting", "green")
-            if gap is not None and gap.phase is not None:
-                state = Text(
-                    f"gap {gap.duration_s:.1f} s {gap.phase.value}", PHASE_STYLES[gap.phase]
-                )
+            bars = "".join(BARS[min(round(count * scale), len(BARS) - 1)] for count in history)
             table.add_row(
                 f"{self._topic}-{partition}",
                 f"node {leader}" if leader >= 0 else "no leader",
                 f"{self._acked[partition]:,}",
                 Text(f"{bars:>{HISTORY}}"[-HISTORY:], "cyan"),
-                state,
+                self._state(partition, open_gaps.get(partition)),
             )
         return Group("", table, Text(self._counts(), "dim"))
+
+    def _state(self, partition: int, gap: Gap | None) -> Text:
+        if gap is not None and gap.phase is not None:
+            return Text(f"gap {gap.duration_s:.1f} s {gap.phase.value}", PHASE_STYLES[gap.phase])
+        last_ack_s = self._load.last_ack_s[partition]
+        pause_s = time.monotonic() - (last_ack_s or self.start_s)
+        if pause_s > PAUSE_S:
+            return Text(f"no ack for {pause_s:.1f} s", "yellow")
+        return Text("accepting", "green")
