@@ -11,7 +11,8 @@ class RefreshClock:
 
     * A signal (`want`) asks at once, but not sooner than `metadata_wait` after the last request.
     * While waiting records have no usable leader (`need`), requests follow each other at that
-      pace: 100 ms for the first 15 s of the oldest such gap, then doubling to 1 s.
+      pace: 100 ms for the first 15 s of the newest such gap, then doubling to 1 s: a partition
+      that stays dead must not slow the recovery of the next one.
     * A request that failed is repeated at that pace too. Else age alone makes one due.
     """
 
