@@ -26,6 +26,7 @@ from typing import Any
 
 TOPIC = "throughput"
 WARM_UP_RECORDS = 5_000
+REPLICATION_S = (0.0003, 0.0008)  # followers on loopback: the cluster is not to be the limit
 
 
 # --- one adapter per client: send `count` values and return when all are acknowledged -------------
@@ -158,7 +159,12 @@ def produce(options: argparse.Namespace) -> None:
 def mock_cluster(options: argparse.Namespace) -> Iterator[str]:
     """A mock cluster in another process; yields its bootstrap string."""
     command = [sys.executable, "-m", "outlast.testing.server", "--nodes", str(options.nodes)]
-    command += ["--topic", f"{TOPIC}:{options.partitions}"]
+    command += [
+        "--topic",
+        f"{TOPIC}:{options.partitions}",
+        "--set",
+        f"replication_s={REPLICATION_S}",
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
         assert it.stdin is not None
         assert it.stdout is not None

@@ -20,7 +20,8 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from outlast.testing.cluster import MockCluster
-from outlast.testing.server import ClusterServer, Peer, deafen
+from outlast.testing.faults import Blackhole
+from outlast.testing.server import ClusterServer, Peer, deafen, main
 
 SILENCE_S = 0.2  # how long nothing must come for us to call it silence
 
@@ -235,6 +236,35 @@ def test_a_paused_node_accepts_and_says_nothing_until_it_resumes(server, connect
     assert correlation_id(after.receive()) == 1
 
 
+def test_behind_a_blackhole_connects_hang_until_it_ends(server, connect):
+    before = connect(1)
+    address = before.socket.getpeername()
+    hole = Blackhole(node=1)
+    server.call(lambda cluster, _now: cluster.faults.append(hole))
+    with pytest.raises(TimeoutError):
+        socket.create_connection(address, timeout=SILENCE_S)
+    before.send(api_versions(1))
+    assert before.is_silent()
+    other = connect(2)
+    other.send(api_versions(2))
+    assert correlation_id(other.receive()) == 2
+    server.call(lambda cluster, _now: cluster.faults.remove(hole))
+    after = connect(1)
+    after.send(api_versions(3))
+    assert correlation_id(after.receive()) == 3
+
+
+def test_a_blackhole_that_ends_by_itself_lets_a_waiting_connect_through(server, connect):
+    address = connect(1).socket.getpeername()
+    server.call(
+        lambda cluster, now: cluster.faults.append(Blackhole(node=1, until_s=now + SILENCE_S))
+    )
+    with pytest.raises(TimeoutError):
+        socket.create_connection(address, timeout=SILENCE_S / 2)
+    with socket.create_connection(address, timeout=5):  # the second SYN, after 1 s
+        pass
+
+
 # --- one connection -----------------------------------------------------------------------------
 
 
@@ -339,7 +369,7 @@ def test_from_the_command_line_it_serves_until_stdin_ends():
     # Not "error" alone: kafka-python itself warns while it is imported.
     command = [sys.executable, "-W", "error::RuntimeWarning", "-W", "error::ResourceWarning"]
     command += ["-m", "outlast.testing.server"]
-    command += ["--nodes", "2", "--topic", "a:3", "--topic", "b:1"]
+    command += ["--nodes", "2", "--topic", "a:3", "--topic", "b:1", "--set", "detect_s=(1, 2)"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -351,3 +381,19 @@ def test_from_the_command_line_it_serves_until_stdin_ends():
             assert sock.recv(4)
         process.stdin.close()
         assert process.wait(timeout=10) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--set", "no_such=1"], "no_such"),
+        (["--set", "detect_s=soon"], "detect_s=soon"),
+        (["--set", "detect_s"], "detect_s"),
+        (["--topic", "a b:3"], "a b"),
+        (["--nodes", "0"], "nodes is 0"),
+    ],
+)
+def test_the_command_line_says_what_it_does_not_understand(arguments, complaint, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert complaint in capsys.readouterr().err

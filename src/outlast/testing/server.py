@@ -28,15 +28,17 @@ import socket
 import sys
 import threading
 import time
+from ast import literal_eval
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlast.testing import apis_admin, apis_consume  # noqa: F401  (register their handlers)
-from outlast.testing.cluster import Answer, Close, MockCluster
+from outlast.testing.cluster import FAST, KRAFT, Answer, Close, MockCluster
 from outlast.testing.request_log import LogRecord
 from outlast.testing.sockets import Peer, Port, deafen
 
@@ -261,7 +263,7 @@ class ClusterServer:
         now = self._clock()
         deadline = self._cluster.next_deadline(now)
         if any(port.deaf for port in self._ports):  # no deadline tells when that ends
-            deadline = min(deadline or inf, now + _DEAF_LOOK_S)
+            deadline = min(inf if deadline is None else deadline, now + _DEAF_LOOK_S)
         return None if deadline is None else max(0.0, deadline - now)
 
     def _run_calls(self) -> list[Callable[[], None]]:
@@ -374,14 +376,35 @@ def main(arguments: list[str] | None = None) -> None:
         "--topic", action="append", default=[], metavar="NAME:PARTITIONS", help="may be repeated"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the cluster's random choices")
+    parser.add_argument("--kraft", action="store_true", help="the slow clocks of a real cluster")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="NAME=VALUE",
+        help="a field of ClusterSettings, such as replication_s=0.0005; may be repeated",
+    )
     options = parser.parse_args(arguments)
-    cluster = MockCluster(options.nodes, rng=random.Random(options.seed))
-    with ClusterServer(cluster) as server:
+    try:
+        settings = replace(KRAFT if options.kraft else FAST, **dict(options.set))
+        cluster = MockCluster(options.nodes, settings=settings, rng=random.Random(options.seed))
         for topic in options.topic:
             name, _, partitions = topic.partition(":")
-            server.create_topic(name, int(partitions or 1))
+            cluster.create_topic(name, int(partitions or 1))
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+    with ClusterServer(cluster) as server:
         print(server.bootstrap, flush=True)
         sys.stdin.buffer.read()
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, literal_eval(value)
+    except SyntaxError as error:
+        raise ValueError(text) from error
 
 
 if __name__ == "__main__":
