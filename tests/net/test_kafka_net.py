@@ -72,7 +72,7 @@ def test_one_deadline_covers_a_peer_that_accepts_and_is_silent() -> None:
         begun_s = time.monotonic()
         event = c.lost(c.connect(server.host, server.port))
         assert event.loss is Loss.SETUP_TIMEOUT
-        assert 0.25 < time.monotonic() - begun_s < 0.8
+        assert 0.25 < time.monotonic() - begun_s < 3.0
         assert "0.3 s" in event.detail
 
 
@@ -433,7 +433,7 @@ def test_wake_ends_the_wait_from_another_thread() -> None:
         threading.Timer(0.05, c.network.wake).start()
         begun_s = time.monotonic()
         c.network.poll(5.0)
-        assert time.monotonic() - begun_s < 2.0
+        assert time.monotonic() - begun_s < 4.0
 
 
 # --- proxies --------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kafka import errors as kafka_errors
 
 from outlast.engine.messages import Connect
-from outlast.engine.sender import Waiting
 from outlast.io.events import Connected, Disconnected
 
 
@@ -33,16 +32,16 @@ class Reasons:
         """Nothing came of it, or not for long."""
         self._tried[event.address] = f"{event.loss.value}: {event.detail}"
 
-    def blocked(self, topic: str, waiting: Waiting, max_block_s: float) -> str:
-        """What was missing, and what to do about it."""
+    def blocked(self, topic: str, missing: str, error_code: int, max_block_s: float) -> str:
+        """What was missing ('memory' or 'metadata'), and what to do about it."""
         limit = f"within max_block_ms={max_block_s * 1000:g}"
-        if waiting.reason == "memory":
+        if missing == "memory":
             return (
                 f"No room for the record {limit}: buffer_memory={self._buffer_bytes} bytes are "
                 "taken by records that are not yet acknowledged; make it larger, send less, or "
                 "look at producer.gaps()"
             )
         text = f"No metadata for topic {topic!r} {limit}"
-        if waiting.error:
-            return f"{text}: the brokers say {kafka_errors.for_code(waiting.error).__name__}"
+        if error_code:
+            text += f": the brokers say {kafka_errors.for_code(error_code).__name__}"
         return f"{text}; addresses tried: {self!r}"

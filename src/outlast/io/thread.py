@@ -45,6 +45,7 @@ from outlast.io.reasons import Reasons
 
 log = logging.getLogger(__name__)
 
+S = TypeVar("S")
 T = TypeVar("T")
 _LONGEST_SLEEP_S = 60.0
 _LAST_BYTES_S = 5.0  # for requests without answer that are still on their way out at close
@@ -170,26 +171,11 @@ class Driver:
         if not isinstance(batch, Waiting):
             self._network.wake()
             return batch, index
-        again = partial(self._append, topic, partition, key, value, headers, timestamp_ms)
-        return self._wait(topic, batch, waiter, now, max_block_s, again)
+        again = partial(sender.append, topic, partition, key, value, headers, timestamp_ms)
+        return self._wait(topic, batch, waiter, now, max_block_s, again, self._accepted)
 
-    def _append(
-        self,
-        topic: str,
-        partition: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
-        timestamp_ms: int,
-        now: float,
-        ticket: int,
-    ) -> tuple[Batch, int] | Waiting:
-        """Under the lock: `append` once more, with the ticket that was waited with."""
-        batch = self._sender.append(
-            topic, partition, key, value, headers, timestamp_ms, now, ticket
-        )
-        if isinstance(batch, Waiting):
-            return batch
+    def _accepted(self, batch: Batch) -> tuple[Batch, int]:
+        """Under the lock: what `append` returns for the batch's last record."""
         if batch.delivery is None:
             batch.delivery = self._new_delivery(batch)
         return batch, batch.count - 1
@@ -205,7 +191,7 @@ class Driver:
                 return known
             waiter = self._enqueue(known)
         again = partial(self._sender.partitions_for, topic)
-        return self._wait(topic, known, waiter, now, max_block_s, again)
+        return self._wait(topic, known, waiter, now, max_block_s, again, lambda known: known)
 
     def ask(self, question: Callable[[Sender, float], T]) -> T:
         """Look at the engine, under the lock: be quick, and change nothing."""
@@ -281,7 +267,8 @@ class Driver:
         waiter: threading.Event,
         since_s: float,
         max_block_s: float,
-        again: Callable[[float, int], T | Waiting],
+        again: Callable[[float, int], S | Waiting],
+        accepted: Callable[[S], T],
     ) -> T:
         """Ask again each time the ticket is granted, until something is got or time is up."""
         ticket = waiting.ticket
@@ -292,7 +279,7 @@ class Driver:
             try:
                 waiter.wait(max(0.0, min(last_s - self._clock(), threading.TIMEOUT_MAX)))
             except BaseException:  # Ctrl-C: nobody waits any more
-                self._cancel(ticket)
+                self._cancel(topic, ticket)
                 raise
             with self._lock:
                 now = self._clock()
@@ -302,20 +289,26 @@ class Driver:
                     got = again(now, ticket)
                     if not isinstance(got, Waiting):
                         self._nudge()
-                        return got
+                        return accepted(got)
                     waiting = got
                     waiter = self._enqueue(got)
             if now >= last_s and not waiting.final:
-                self._cancel(ticket)
-                raise BlockedError(self._reasons.blocked(topic, waiting, max_block_s))
+                error_code = self._cancel(topic, ticket)
+                raise BlockedError(
+                    self._reasons.blocked(topic, waiting.reason, error_code, max_block_s)
+                )
         error = kafka_errors.for_code(waiting.error)
         raise error(f"topic {topic!r} cannot be written to")
 
-    def _cancel(self, ticket: int) -> None:
+    def _cancel(self, topic: str, ticket: int) -> int:
+        """Nobody waits with this ticket any more; returns what the brokers say of the topic."""
         with self._lock:
             self._waiters.pop(ticket, None)
-            self._sender.cancel_wait(ticket, self._clock())
+            now = self._clock()
+            known = self._sender.partitions_for(topic, now, ticket)
+            self._sender.cancel_wait(ticket, now)
             self._nudge()
+        return known.error if isinstance(known, Waiting) else 0
 
     def _nudge(self) -> None:
         """Under the lock: have the I/O thread look at the engine soon."""
