@@ -20,7 +20,7 @@ def simulation(seed: int, **options) -> Simulation:
     return Simulation(seed, **{"topics": {"t": 3}, "network": STEADY, "cluster": CALM, **options})
 
 
-def load(sim: Simulation, *, interval_s: float = 0.01, count: int = 200, linger_s: float = 0.0):
+def load(sim: Simulation, *, interval_s: float = 0.01, count: int = 100) -> None:
     """Records for every partition, a little apart from each other."""
     for topic, partition in sim.partitions():
         sim.send_every(
@@ -52,15 +52,6 @@ def clients_share_s(sim: Simulation, partition: int) -> float:
     first_refused = next(a for a in inside if a.rejected)
     accepted = [a for a in inside if a.accepted]
     return gap.duration_s - held_s(first_refused) - held_s(accepted[0])
-
-
-def acks_after(sim: Simulation, partition: int, at_s: float) -> float:
-    """When the first acknowledgement after `at_s` came."""
-    return min(
-        e.settled_at
-        for e in sim.ledger.entries
-        if e.partition == partition and e.outcome == "acked" and e.settled_at > at_s
-    )
 
 
 def middle_and_worst(values: list[float]) -> tuple[float, float]:

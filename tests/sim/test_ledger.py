@@ -85,6 +85,16 @@ def test_out_of_order():
     assert run.findings(in_order=False) == []
 
 
+def test_without_idempotence_only_first_copies_of_what_was_acknowledged_have_a_place():
+    run = Run()
+    run.write(0, 2, 0, 1)
+    run.ledger.acked(run.entries[0], 0, 9.0)
+    run.ledger.acked(run.entries[2], 1, 9.0)
+    run.ledger.failed(run.entries[1], UNKNOWN, 9.0)
+    assert run.findings(exactly_once=False) == []
+    assert len(run.findings(exactly_once=True)) == 3
+
+
 def test_another_offset_than_was_told():
     run = Run()
     run.write(0, 1, 2)

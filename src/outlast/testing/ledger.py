@@ -142,7 +142,8 @@ class Ledger:
     ) -> Verdict:
         """Compare with the logs of `partitions`, read by `read(topic, partition)`.
 
-        `exactly_once` and `in_order` off: without idempotence a retry may double or reorder.
+        `exactly_once` off: without idempotence a retry may double, and only first copies have to
+        be in order. `in_order` off: with more than one request in flight not even those.
         `acks_survive` off: with acks=1 a leader may lose what it acknowledged. `offsets_told`
         off: an acknowledgement may lack its offset (acks=0).
         """
@@ -161,7 +162,7 @@ class Ledger:
             found = copies.get(entry.value, [])
             self._judge_entry(verdict, entry, found, exactly_once, acks_survive, offsets_told)
         if in_order:
-            self._judge_order(verdict, known, copies)
+            self._judge_order(verdict, known, copies, every_copy=exactly_once)
         return verdict
 
     def _judge_entry(
@@ -204,12 +205,16 @@ class Ledger:
         verdict: Verdict,
         known: dict[bytes, Entry],
         copies: dict[bytes, list[tuple[tuple[str, int], ReadRecord]]],
+        *,
+        every_copy: bool,
     ) -> None:
+        """Without idempotence only the first copy of what was acknowledged has its place."""
         logs: dict[tuple[str, int], list[tuple[int, Entry]]] = {}
         for value, found in copies.items():
-            if value in known:
-                for tp, record in found:
-                    logs.setdefault(tp, []).append((record.offset, known[value]))
+            entry = known.get(value)
+            if entry is not None and (every_copy or entry.outcome == ACKED):
+                for tp, record in found if every_copy else found[:1]:
+                    logs.setdefault(tp, []).append((record.offset, entry))
         for log in logs.values():
             log.sort(key=lambda at: at[0])
             newest = log[0][1]

@@ -123,7 +123,7 @@ class Simulation:
         self._actions: list[tuple[float, int, Callable[[], object]]] = []
         self._order = 0
         self._plans = 0  # steps of the story that are still to come
-        self._wake_at: float | None = None
+        self._tick_at: float | None = 0.0
         self._spins = 0
         self._seen_at = -1.0
         self._obey()
@@ -299,7 +299,7 @@ class Simulation:
         """Jump to what is due next and do it. False: nothing is due until `end_s`."""
         action_at = self._actions[0][0] if self._actions else None
         network_at = self.network.next_deadline(self.now)
-        tick_at = self._tick_at()
+        tick_at = self._tick_at
         due = [at for at in (action_at, network_at, tick_at) if at is not None]
         at = min(due, default=end_s)
         if at > end_s or not due:
@@ -311,24 +311,24 @@ class Simulation:
         self._watch_spinning()
         if at == network_at:
             self.network.step(self.now)
+            if not self.network.events:
+                return True
             while self.network.events:
                 self._deliver()
         else:
-            self._wake_at = None
             self.sender.tick(self.now)
             self._obey()
+        self._sleep()
         return True
 
-    def _tick_at(self) -> float | None:
-        deadline = self.sender.next_deadline(self.now)
-        if deadline is not None and deadline <= self.now:
+    def _sleep(self) -> None:
+        """The engine's loop has nothing to do until its next deadline, or until it is woken."""
+        self._tick_at = self.sender.next_deadline(self.now)
+        if self._tick_at is not None and self._tick_at <= self.now:
             raise SimulationError(
-                f"seed {self.seed}: the engine wants to be woken at {deadline!r}, and it is "
+                f"seed {self.seed}: the engine wants to be woken at {self._tick_at!r}, and it is "
                 f"{self.now!r}: its loop would spin. {self.ledger.replay}"
             )
-        if self._wake_at is not None and (deadline is None or self._wake_at < deadline):
-            return self._wake_at
-        return deadline
 
     def _watch_spinning(self) -> None:
         if self.now - self._seen_at > 1e-6:
@@ -361,7 +361,7 @@ class Simulation:
         """After an input of the application: the I/O thread is woken if the engine asks for it."""
         self._obey()
         if self.sender.attention:
-            self._wake_at = self.now
+            self._tick_at = self.now
 
     def _obey(self) -> None:
         """Take what the last input gave: commands, then completions, then facts."""
@@ -430,7 +430,7 @@ class Simulation:
             self.cluster.records,
             self.partitions(),
             exactly_once=idempotent,
-            in_order=idempotent or self.settings.max_in_flight == 1,
+            in_order=idempotent or (acks == -1 and self.settings.max_in_flight == 1),
             acks_survive=acks == -1,
             offsets_told=acks != 0,
         )

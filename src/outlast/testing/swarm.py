@@ -15,13 +15,17 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
 from outlast.testing.cluster import ClusterSettings
 from outlast.testing.network import NetworkSettings
 from outlast.testing.simulation import Simulation, SimulationError
+
+STOPPING_S = 2.3  # a controlled shutdown takes so long (A6)
+SETTLING_S = 4.0  # healed → every replica is in sync again, also where the death went unnoticed
 
 
 @dataclass(slots=True)
@@ -176,9 +180,11 @@ def _safety(sim: Simulation, world: _World, accidents: _Accidents) -> None:
 def _liveness(sim: Simulation, accidents: _Accidents) -> None:
     """All is healed now. What is open settles, and then every partition takes one more record."""
     accidents.heal_all()
+    sim.network.settings = replace(sim.network.settings, spike_probability=0.0)
     settings = sim.settings
     bound_s = 10.0 + 2 * settings.request_timeout_s + 2 * settings.connection_setup_timeout_s
     sim.run_until(sim.all_settled, bound_s)
+    sim.run_for(SETTLING_S)
     last = [sim.send("t", partition) for partition in range(sim.topics["t"])]
     sim.run_until(lambda: all(future.done for future in last), bound_s)
     for future in last:
@@ -217,7 +223,9 @@ class _Accidents:
             case "kill":
                 self._trouble(node_id, sim.kill, sim.start, rng.uniform(0.1, 2.5))
             case "stop":
-                self._trouble(node_id, sim.stop, sim.start, rng.uniform(2.5, 4.0))
+                over_s = sim.now + STOPPING_S  # until then it cannot be started
+                start = partial(self._start_at, over_s)
+                self._trouble(node_id, sim.stop, start, rng.uniform(STOPPING_S, 4.0))
             case "pause":
                 self._trouble(node_id, sim.pause, sim.resume, rng.uniform(0.05, 3.0))
             case "cut":
@@ -227,6 +235,9 @@ class _Accidents:
         """Nothing is in trouble any more."""
         for node_id in list(self._cures):
             self._cure(node_id)
+
+    def _start_at(self, at_s: float, node_id: int) -> None:
+        self._sim.at(at_s, partial(self._sim.start, node_id))
 
     def _trouble(
         self,
