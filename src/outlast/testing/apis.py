@@ -85,6 +85,15 @@ class Handler:
 HANDLERS: dict[int, Handler] = {}
 
 
+def _error_code(cluster: MockCluster, node: Node, exchange: Exchange, now: float) -> int:
+    """The code of an `Error` fault for this whole request; 0 if there is none."""
+    if exchange.fate is not None:
+        return 0
+    api, name = exchange.record.api_key, exchange.connection.name
+    fault = strike(cluster.faults, Error, node.node_id, now, api=api, connection=name)
+    return fault.code if fault else 0
+
+
 # --- ApiVersions --------------------------------------------------------------------------------
 
 
@@ -92,8 +101,8 @@ def serve_api_versions(
     cluster: MockCluster, node: Node, exchange: Exchange, now: float
 ) -> ApiMessage:
     """Every API in the registry, within the settings' narrower ranges."""
-    fault = strike(cluster.faults, Error, node.node_id, now, api=API_VERSIONS)
-    if fault is not None:
+    code = _error_code(cluster, node, exchange, now)
+    if code:
         exchange.version = 0
     entry = ApiVersionsResponse.ApiVersion
     keys = [
@@ -101,7 +110,7 @@ def serve_api_versions(
         for key in sorted(cluster.handlers)
         if (versions := cluster.versions(key, listed=True)) is not None
     ]
-    return ApiVersionsResponse(error_code=fault.code if fault else 0, api_keys=keys)
+    return ApiVersionsResponse(error_code=code, api_keys=keys)
 
 
 def unsupported_api_versions(cluster: MockCluster) -> ApiMessage:
@@ -244,16 +253,9 @@ def serve_init_producer_id(
     cluster: MockCluster, node: Node, exchange: Exchange, now: float
 ) -> ApiMessage:
     """A new producer id, whatever id and epoch were given (S9)."""
-    fault = strike(
-        cluster.faults,
-        Error,
-        node.node_id,
-        now,
-        api=INIT_PRODUCER_ID,
-        connection=exchange.connection.name,
-    )
-    if fault is not None:
-        return _no_producer_id(fault.code)
+    code = _error_code(cluster, node, exchange, now)
+    if code:
+        return _no_producer_id(code)
     request = exchange.request
     if exchange.version >= 3 and (request.producer_id >= 0) != (request.producer_epoch >= 0):
         return _no_producer_id(INVALID_REQUEST)  # B12

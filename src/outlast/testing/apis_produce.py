@@ -263,7 +263,7 @@ def _append(
 def _strike(
     cluster: MockCluster, kind: type[Any], node: Node, exchange: Exchange, part: Part, now: float
 ) -> Any:
-    if not cluster.faults:
+    if not cluster.faults or exchange.fate is not None:
         return None
     return strike(
         cluster.faults,

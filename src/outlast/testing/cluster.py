@@ -17,8 +17,7 @@ Inputs may not go back in time: an earlier `now` counts as the latest one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 from uuid import UUID
 
 from kafka.protocol.api_message import ApiMessage
@@ -30,6 +29,7 @@ from outlast.testing.cluster_settings import FAST, KRAFT, ClusterSettings, Rando
 from outlast.testing.connection import Answer, Close, Connection, Exchange
 from outlast.testing.controller import Change, Controller, Topic
 from outlast.testing.faults import Blackhole, Fault
+from outlast.testing.lifecycle import Lifecycle
 from outlast.testing.node import Node
 from outlast.testing.replica import Replica
 from outlast.testing.request_log import LogRecord, RequestRecord
@@ -75,7 +75,6 @@ class MockCluster:
         self.request_log: deque[RequestRecord] = deque(maxlen=settings.request_log_limit)
         self.addresses = {n: ("127.0.0.1", FIRST_PORT + n - 1) for n in range(1, nodes + 1)}
         self.nodes = {node_id: Node(self, node_id) for node_id in self.addresses}
-        self.active_controller = 1  # the node it runs on, for `controller_detect_s`
         self._controller = Controller(
             self.addresses,
             self._spread,
@@ -83,10 +82,10 @@ class MockCluster:
             eligible=settings.eligible_leader_replicas,
         )
         self._serving = Serving(self)
+        self._lifecycle = Lifecycle(self, self._controller, self._serving)
         self._next_producer_id = 0
         self._topic_names: dict[UUID, str] = {}
         self._visible: dict[tuple[str, int, int], dict[int, float]] = {}
-        self._undetected: list[int] = []  # gone, but without a majority nobody can decide it
         for node in self.nodes.values():
             node.learn(Change(brokers=tuple(self.addresses)), 0.0)
 
@@ -239,62 +238,34 @@ class MockCluster:
 
     def stop(self, node_id: int, now: float) -> None:
         """Controlled shutdown: leaders move at once, the node lingers, answers 6, then closes
-        everything with requests unanswered (A3, A6).
+        everything with requests unanswered (A3, A6). Nothing happens if it is not up.
         """
         now = self._enter(now)
-        node = self.nodes[node_id]
-        if node.running and not node.stopping and not node.paused:
-            node.stopping = True
-            self._controller.begin_stop(node_id, now)
-            end_s = now + draw(self.settings.stopping_s, self.rng)
-            unlisted_s = max(now, end_s - draw(self.settings.unlisted_s, self.rng))
-            node.at(unlisted_s, self._unlist, node_id)
-            node.at(end_s, self._end, node)
+        self._lifecycle.stop(self.nodes[node_id], now)
         self._serving.drain(now)
 
     def kill(self, node_id: int, now: float) -> None:
         """A crash: sockets reset at once; the cluster notices after `detect_s` (A18 to A24)."""
         now = self._enter(now)
-        node = self.nodes[node_id]
-        if node.starting:
-            node.starting = False
-            node.incarnation += 1  # it does not get to boot
-        if node.running:
-            self._end(node, now, crashed=True)
-            self._schedule_detection(node, now)
+        self._lifecycle.kill(self.nodes[node_id], now)
         self._serving.drain(now)
 
     def start(self, node_id: int, now: float) -> None:
-        """A stopped or killed node comes back after `startup_s`, with its logs."""
+        """A stopped or killed node comes back after `startup_s`, with its logs (A12, A28)."""
         now = self._enter(now)
-        node = self.nodes[node_id]
-        if not node.running and not node.starting:
-            node.starting = True
-            startup_s = draw(self.settings.startup_s, self.rng)
-            node.at(now + startup_s, self._boot, node)
+        self._lifecycle.start(self.nodes[node_id], now)
         self.tick(now)
 
     def pause(self, node_id: int, now: float) -> None:
         """SIGSTOP: the node's sockets stay, nothing is answered (A25 to A36)."""
         now = self._enter(now)
-        node = self.nodes[node_id]
-        if node.running and not node.paused:
-            node.paused = True
-            node.silences += 1
-            self._schedule_detection(node, now)
+        self._lifecycle.pause(self.nodes[node_id], now)
         self._serving.drain(now)
 
     def resume(self, node_id: int, now: float) -> None:
         """SIGCONT: what waits is served, at first from a stale view (A30 to A35)."""
         now = self._enter(now)
-        node = self.nodes[node_id]
-        if node.running and node.paused:
-            node.wake(now)
-            self._serving.wake_node(node)
-            if node_id not in self._controller.brokers:
-                register_s = draw(self.settings.resume_register_s, self.rng)
-                node.at(now + register_s, self._register, node)
-            self._retry_detections(now)
+        self._lifecycle.resume(self.nodes[node_id], now)
         self._serving.drain(now)
 
     # --- the truth ---
@@ -383,7 +354,7 @@ class MockCluster:
     def grow_isr(self, leader: Replica, node_id: int, now: float) -> None:
         """A leader takes a caught-up follower in; it knows at once, the others learn later."""
         topic = self.topics.get(leader.topic)
-        if topic is None or topic.topic_id != leader.topic_id or not self._has_quorum():
+        if topic is None or topic.topic_id != leader.topic_id or not self._lifecycle.has_quorum():
             return
         index = leader.partition
         if self._controller.grow_isr(topic, index, node_id, leader.state.epoch, now):
@@ -414,62 +385,6 @@ class MockCluster:
                 lags[new] = first_s if deny_s <= 0 else lags.get(old, first_s) + deny_s
         for node in live:
             node.tell(change, now + lags[node.node_id])
-
-    def _schedule_detection(self, node: Node, now: float) -> None:
-        settings, span = self.settings, self.settings.detect_s
-        if node.node_id == self.active_controller:
-            others = [n.node_id for n in self.nodes.values() if n.running and not n.paused]
-            self.active_controller = others[0] if others else node.node_id
-            if settings.controller_detect_s is not None:
-                span = settings.controller_detect_s
-        delay_s = draw(span, self.rng) + draw(settings.promote_s, self.rng)
-        self.timeline.at(now + delay_s, self._detect, node, node.silences)
-
-    def _detect(self, node: Node, silences: int, now: float) -> None:
-        if node.silences != silences or (node.running and not node.paused):
-            return  # it came back in time
-        if not self._has_quorum():
-            self._undetected.append(node.node_id)
-            return
-        self._controller.give_up(node.node_id, now)
-
-    def _has_quorum(self) -> bool:
-        if not self.settings.combined_quorum:
-            return True
-        live = [node for node in self.nodes.values() if node.running and not node.paused]
-        return 2 * len(live) > len(self.nodes)
-
-    def _retry_detections(self, now: float) -> None:
-        if self._has_quorum():
-            undetected, self._undetected = self._undetected, []
-            for node_id in undetected:
-                node = self.nodes[node_id]
-                self._detect(node, node.silences, now)
-
-    def _unlist(self, node_id: int, now: float) -> None:
-        self._controller.give_up(node_id, now)
-
-    def _register(self, node: Node, now: float) -> None:
-        self._controller.take_back(node.node_id, now)
-        node.follow_again(now)
-
-    def _end(self, node: Node, _now: float, *, crashed: bool = False) -> None:
-        self._serving.hang_up_all(node, crashed=crashed)
-        node.crash()
-
-    def _boot(self, node: Node, now: float) -> None:
-        self._controller.give_up(node.node_id, now)  # its former life, if nobody noticed the end
-        self._controller.take_back(node.node_id, now)
-        node.boot(self._present(), now)
-        self._retry_detections(now)
-
-    def _present(self) -> Change:
-        partitions: Iterable[Any] = (
-            (topic, index, state)
-            for topic in self.topics.values()
-            for index, state in topic.partitions.items()
-        )
-        return Change(partitions=tuple(partitions), brokers=self._controller.brokers)
 
     def __repr__(self) -> str:
         return f"<MockCluster {list(self.nodes.values())} topics={list(self.topics)}>"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.testing.request_log import RequestRecord
 
 if TYPE_CHECKING:
+    from outlast.testing.faults import Fate
     from outlast.testing.node import Node
     from outlast.testing.timeline import Timer
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class Answer:
     """One whole response for a connection, without its 4-byte length."""
 
-    connection: Hashable
+    connection: Any  # as the driver named it
     frame: bytes
 
 
@@ -26,7 +27,7 @@ class Answer:
 class Close:
     """The node ends the connection: with a reset, or in order."""
 
-    connection: Hashable
+    connection: Any  # as the driver named it
     reset: bool
 
 
@@ -63,6 +64,7 @@ class Exchange:
         "client_id",
         "connection",
         "correlation_id",
+        "fate",
         "hold_s",
         "not_before_s",
         "produce",
@@ -79,6 +81,7 @@ class Exchange:
         self.correlation_id = 0
         self.client_id: str | None = None
         self.produce: Any = None  # what apis_produce made of a Produce request on receipt
+        self.fate: Fate | None = None  # a loss or cut that ends it; then no error strikes
         self.hold_s = 0.0  # its answer is to go out so much later (fault Slow)
         self.not_before_s = 0.0  # left in a closed connection: taken then
 

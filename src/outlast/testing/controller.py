@@ -209,6 +209,10 @@ class Controller:
                     changed.append((topic, index, elected))
         self._decide(changed, now, brokers=True)
 
+    def present(self) -> Change:
+        """All there is to know now, for a node that has just started."""
+        return Change(partitions=tuple(self._partitions()), brokers=self.brokers)
+
     # --- inside ---
 
     def _partitions(self) -> Iterable[tuple[Topic, int, PartitionState]]:

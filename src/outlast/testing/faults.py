@@ -1,10 +1,12 @@
 """Faults of the mock cluster: plain values in a list, each with its own match and its own count.
 
 A fault strikes a request that fits every field it sets, inside its time window, `times` times
-(None: always). The first fitting fault of a kind in the list is the one that strikes, so that a
-sequence is written as a sequence:
+(None: always). Of those that end a request (errors, losses, cuts) the first that fits strikes, so
+that a sequence is written as a sequence:
 
     cluster.faults += [Error(7, api=INIT_PRODUCER_ID, times=1), CutBefore(api=22, times=1)]
+
+Errors of a Produce request are per partition; one request may meet several.
 
 Crashes, stops, pauses and moves are no faults but verbs of the cluster (`kill`, `stop`, `pause`,
 `move_leader`). Rule: no fault holds hidden state; `used` is all there is, and anyone may read it.
@@ -188,6 +190,30 @@ def strike(
     """The first fault of this kind that fits, counted as used; None if there is none."""
     for fault in faults:
         if type(fault) is kind and fault.fits(node, now, api, connection, partitions):
+            fault.used += 1
+            return fault
+    return None
+
+
+Fate = LoseRequest | LoseResponse | CutBefore | CutAfter
+
+
+def choose_fate(
+    faults: list[Fault],
+    node: int,
+    now: float,
+    *,
+    api: int,
+    connection: Hashable,
+    partitions: Sequence[tuple[str, int]],
+) -> Fate | None:
+    """The loss or cut that ends a request, counted as used; None if an error comes first."""
+    for fault in faults:
+        if isinstance(fault, (Error, ErrorAfter, LoseRequest, LoseResponse, CutBefore, CutAfter)):
+            if not fault.fits(node, now, api, connection, partitions):
+                continue
+            if isinstance(fault, (Error, ErrorAfter)):
+                return None
             fault.used += 1
             return fault
     return None

@@ -27,6 +27,7 @@ from outlast.testing.faults import (
     Blackhole,
     CutAfter,
     CutBefore,
+    Fate,
     Fault,
     Freeze,
     Garble,
@@ -34,6 +35,7 @@ from outlast.testing.faults import (
     LoseResponse,
     Slow,
     Throttle,
+    choose_fate,
     strike,
 )
 from outlast.testing.request_log import RequestRecord
@@ -156,11 +158,11 @@ class Serving:
         if exchange.request is None:
             self._refuse(exchange, now)
             return
-        lost = self._strike(LoseRequest, exchange, now)
-        if lost is not None:
-            connection.stuck = lost.blocks
+        fate = exchange.fate = self._choose_fate(exchange, now)
+        if isinstance(fate, LoseRequest):
+            connection.stuck = fate.blocks
             return
-        if self._strike(CutBefore, exchange, now) is not None:
+        if isinstance(fate, CutBefore):
             self.cut(connection, now)
             return
         connection.busy = exchange
@@ -169,7 +171,7 @@ class Serving:
             exchange.hold_s = slow.delay_s
         handler = self._cluster.handlers[record.api_key]
         response = handler.serve(self._cluster, connection.node, exchange, now)
-        if self._strike(CutAfter, exchange, now) is not None:
+        if isinstance(fate, CutAfter):
             self.cut(connection, now)
         if response is NO_ANSWER:
             connection.busy = None
@@ -198,9 +200,8 @@ class Serving:
             return
         connection.busy = None
         self._ready.append(connection)
-        lost = self._strike(LoseResponse, exchange, now)
-        if lost is not None:
-            connection.stuck = lost.blocks
+        if isinstance(exchange.fate, LoseResponse):
+            connection.stuck = exchange.fate.blocks
             return
         if connection.ended or self._strike(Blackhole, exchange, now) is not None:
             return
@@ -261,6 +262,19 @@ class Serving:
         if connection.queue or connection.busy:
             node.left_connections.append(connection)
             self._ready.append(connection)
+
+    def _choose_fate(self, exchange: Exchange, now: float) -> Fate | None:
+        faults = self._cluster.faults
+        if not faults:
+            return None
+        return choose_fate(
+            faults,
+            exchange.connection.node.node_id,
+            now,
+            api=exchange.record.api_key,
+            connection=exchange.connection.name,
+            partitions=exchange.partitions,
+        )
 
     def _strike(self, kind: type[Any], exchange: Exchange, now: float) -> Any:
         cluster = self._cluster
