@@ -44,7 +44,7 @@ def test_a_seed_gives_the_same_run_twice_in_one_process_with_and_without_trace()
 
 @pytest.mark.parametrize("arguments", [["--seed", "5"], ["--seed", "5", "--trace"]])
 def test_a_seed_can_be_replayed_from_the_command_line(arguments, capsys):
-    from outlast.testing.simulation import main
+    from outlast.testing.swarm import main
 
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -24,7 +24,6 @@ A story is written as one would tell it:
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
@@ -33,15 +32,7 @@ from typing import Any
 
 from outlast import config
 from outlast.engine.batch import Batch
-from outlast.engine.messages import (
-    Connect,
-    Disconnect,
-    Fact,
-    Gap,
-    Granted,
-    Send,
-    Settled,
-)
+from outlast.engine.messages import Connect, Disconnect, Fact, Gap, Granted, Send, Settled
 from outlast.engine.sender import Sender
 from outlast.engine.settings import Settings
 from outlast.testing.application import Application, SimFuture
@@ -447,20 +438,7 @@ class Simulation:
         return verdict
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """`python -m outlast.testing.simulation`: replay one seed, or run many."""
-    from outlast.testing.swarm import run_seed  # the swarm is built upon this file
-
-    parser = argparse.ArgumentParser(prog="python -m outlast.testing.simulation")
-    parser.add_argument("--seed", type=int, required=True, help="the run to replay")
-    parser.add_argument("--trace", action="store_true", help="print every step")
-    options = parser.parse_args(arguments)
-    report = run_seed(options.seed, trace=options.trace)
-    for line in report.trace:
-        print(line)
-    print(report)
-    return 1 if report.findings else 0
-
-
 if __name__ == "__main__":
+    from outlast.testing.swarm import main  # it is built upon this file
+
     raise SystemExit(main())

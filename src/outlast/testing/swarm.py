@@ -11,6 +11,7 @@ so a bug found by a seed is kept as a story in the tests, not as a seed.
 
 from __future__ import annotations
 
+import argparse
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -265,3 +266,16 @@ def _fill(report: Report, sim: Simulation) -> None:
     report.virtual_s = sim.now
     if sim.trace is not None:
         report.trace, report.digest = sim.trace, sim.digest()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m outlast.testing.simulation`: replay one seed. 1 if it found anything."""
+    parser = argparse.ArgumentParser(prog="python -m outlast.testing.simulation")
+    parser.add_argument("--seed", type=int, required=True, help="the run to replay")
+    parser.add_argument("--trace", action="store_true", help="print every step")
+    options = parser.parse_args(arguments)
+    report = run_seed(options.seed, trace=options.trace)
+    for line in report.trace:
+        print(line)
+    print(report)
+    return 1 if report.findings else 0
