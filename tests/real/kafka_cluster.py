@@ -56,6 +56,8 @@ log.cleaner.dedupe.buffer.size=4194304
 # The default of 1 s holds acks=all back by 1 s after half of all planned moves, on the cluster's
 # side, and would hide the client's share (S3).
 replica.fetch.backoff.ms=50
+# So would a follower's long poll, 500 ms, that was under way when its leader took a partition over.
+replica.fetch.wait.max.ms=50
 """
 
 

@@ -40,7 +40,7 @@ class Entry:
 class Ledger:
     """What the application was told about each record (partition, counter)."""
 
-    sent: Counter[int] = field(default_factory=Counter)  # partition → records
+    sent: dict[int, list[float]] = field(default_factory=dict)  # partition → when, by counter
     acks: dict[int, dict[int, Ack]] = field(default_factory=dict)
     failures: dict[int, dict[int, BaseException]] = field(default_factory=dict)
     settled_twice: list[tuple[int, int]] = field(default_factory=list)
@@ -62,10 +62,15 @@ class Ledger:
         acks = self.acks.get(partition)
         return next(reversed(acks.values())).at_s if acks else -1.0
 
+    def oldest_acked_since(self, partition: int, at_s: float) -> float:
+        """When the oldest of the records was sent that were acknowledged at `at_s` or later."""
+        sent = self.sent[partition]
+        return min(sent[c] for c, ack in self.acks[partition].items() if ack.at_s >= at_s)
+
     @property
     def unsettled(self) -> int:
         told = [*self.acks.values(), *self.failures.values()]
-        return sum(self.sent.values()) - sum(len(records) for records in told)
+        return sum(map(len, self.sent.values())) - sum(map(len, told))
 
 
 class Load:
@@ -117,8 +122,9 @@ class Load:
 
     def _send(self, partition: int, counter: int) -> None:
         value = b"%d" % counter
+        now = time.monotonic()
         future = self._producer.send(self._topic, value=value, partition=partition)
-        self.ledger.sent[partition] += 1
+        self.ledger.sent.setdefault(partition, []).append(now)
         future.add_callback(lambda told: self.ledger.acked(partition, counter, told.offset))
         future.add_errback(lambda error: self.ledger.failed(partition, counter, error))
 

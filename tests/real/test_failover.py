@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 PARTITIONS = 6
 RATE = 500  # records/s on each partition
 OVER_S = 1.0  # first ack after an admin client sees the new leader, at most
-BEGIN_S = 1.0  # between the signal and a gap's begin: the load is 500 records/s
-END_S = 0.5  # between a gap's end and the first ack, as futures tell it
+BEGIN_S = 1.0  # from the signal to a gap's begin, at most: the load is 500 records/s
+END_S = 1.0  # between a gap's end and the first ack, as futures tell it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ def run(request: pytest.FixtureRequest, one_cluster: RealCluster) -> Run:
             flows = max(new.at_s for new in seen.values()) + 2.0
             until(lambda: load.flowing_since(flows), "records flow again")
             ledger = load.stop()
-        gaps = producer.gaps()
+        # A topic's first records may meet a leader that does not know it yet (A39): not our matter.
+        gaps = [gap for gap in producer.gaps() if gap.begin_s + gap.duration_s > ended_s]
     one_cluster.heal()  # kafka-python's consumer leaks a socket with every refused connect
     log = read_back(one_cluster.bootstrap, topic)
     turns = {p: turn(ledger, log, p, new_epoch=epoch + 1) for p, epoch in led.items()}
@@ -78,9 +79,13 @@ def test_each_partition_of_the_leader_has_one_gap_and_it_covers_the_truth(run: R
     assert sorted(gap.partition for gap in run.gaps) == sorted(run.turns)
     for partition, passage in run.turns.items():
         gap = gaps[partition]
-        assert gap.begin_s <= passage.last_ack_s  # it was sent before that ack came
-        assert abs(gap.begin_s - run.ended_s) <= BEGIN_S
-        assert abs(gap.begin_s + gap.duration_s - passage.first_ack_s) <= END_S
+        end_s = gap.begin_s + gap.duration_s
+        assert abs(end_s - passage.first_ack_s) <= END_S
+        # It began when a batch was sent that had to go again: with records that were acknowledged
+        # when it ended, before the old leader's last ack came, and soon after the signal.
+        assert run.ledger.oldest_acked_since(partition, end_s) <= gap.begin_s
+        assert gap.begin_s <= passage.last_ack_s
+        assert gap.begin_s <= run.ended_s + BEGIN_S
         assert gap.ended_by is GapEnd.ACK
         assert gap.outcome is GapOutcome.ABSORBED
         assert gap.cause in (Cause.NOT_LEADER, Cause.CONNECTION_LOST)

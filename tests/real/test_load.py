@@ -10,7 +10,7 @@ from tests.real.load import CLEAN, Account, Entry, Ledger, account, turn
 def told(acked: dict[int, int], failed: tuple[int, ...] = ()) -> Ledger:
     """A ledger of partition 0: counter → offset of each ack, and counters that failed."""
     ledger = Ledger()
-    ledger.sent[0] = len(acked) + len(failed)
+    ledger.sent[0] = [float(counter) for counter in range(len(acked) + len(failed))]
     for counter, offset in acked.items():
         ledger.acked(0, counter, offset)
     for counter in failed:
@@ -51,12 +51,12 @@ def test_each_damage_is_told(
 
 def test_a_future_without_an_end_or_with_two_is_told() -> None:
     ledger = told({0: 0})
-    ledger.sent[0] += 1
+    ledger.sent[0].append(1.0)
     ledger.failed(0, 0, TimeoutError())
     found = account(ledger, log(0))
     assert found.settled_twice == [(0, 0)]
     ledger = told({0: 0})
-    ledger.sent[0] += 1
+    ledger.sent[0].append(1.0)
     assert account(ledger, log(0)).unsettled == 1
 
 
