@@ -28,7 +28,7 @@ from outlast.engine.messages import (
     Settled,
 )
 from outlast.engine.metadata import LeaderChange, Metadata
-from outlast.engine.partition import Partition
+from outlast.engine.partition import EXPIRED, Partition
 from outlast.engine.partitioner import StickyPartitioner
 from outlast.engine.queue import Limits
 from outlast.engine.retry import Schedules
@@ -114,14 +114,16 @@ class Hub:
             self.out.completions.append(Granted(ticket))
         batch.charge_bytes = 0
         failed = batch.count if result.failure is not None else len(result.record_failures)
+        delivered = batch.count - failed
         self.out.facts.append(
-            RecordsSettled(now, *batch.tp, batch.count - failed, failed, now - batch.created_s)
+            RecordsSettled(now, *batch.tp, delivered, failed, now - batch.created_s)
         )
-        if batch.gaps:
-            expired = result.failure is not None and result.failure.kind == "delivery_timeout"
-            fate = "expired" if expired else "failed" if failed else "delivered"
-            for number in batch.gaps:
-                self.tell(self.recorder.settled(number, fate, batch.count, now))
+        expired = result.failure is not None and result.failure.kind == EXPIRED
+        for number in batch.gaps:
+            if failed and delivered:
+                self.tell(self.recorder.settled(number, "failed", failed, now, last=False))
+            fate = "delivered" if delivered else "expired" if expired else "failed"
+            self.tell(self.recorder.settled(number, fate, delivered or failed, now))
 
     # --- gaps -----------------------------------------------------------------------------------
 

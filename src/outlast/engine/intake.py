@@ -42,6 +42,7 @@ class Intake:
         self._hub = hub
         self._waiters: dict[str, dict[int, float]] = {}  # topic → tickets, since when
         self._next_ticket = 1
+        self._wanted: dict[int, tuple[str, int]] = {}  # by tickets that wait for room
         self.attention = False  # something new can be sent or must be asked
 
     def __repr__(self) -> str:
@@ -86,7 +87,9 @@ class Intake:
             charge_bytes += BATCH_OVERHEAD_BYTES
         if not self._hub.accumulator.charge(charge_bytes, ticket):
             # what it joins now may be sealed by then: ask for room for a batch of its own
-            return self._wait_for_room(charge_bytes + BATCH_OVERHEAD_BYTES * joins, ticket)
+            return self._wait_for_room(tp, charge_bytes + BATCH_OVERHEAD_BYTES * joins, ticket)
+        if ticket:
+            self._wanted.pop(ticket, None)
         batch = place.queue.append(timestamp_ms, key, value, headers, joins=joins, now=now)
         batch.charge_bytes += charge_bytes
         if batch.count == 1:
@@ -99,7 +102,7 @@ class Intake:
             self._hub.sticky.batch_left(topic, partition)
         return batch
 
-    def _wait_for_room(self, charge_bytes: int, ticket: int) -> Waiting:
+    def _wait_for_room(self, tp: tuple[str, int], charge_bytes: int, ticket: int) -> Waiting:
         if charge_bytes > self._hub.accumulator.limit_bytes:
             raise MessageSizeTooLargeError(
                 f"The record takes {charge_bytes} bytes of the send buffer, more than all of it: "
@@ -107,6 +110,7 @@ class Intake:
             )
         ticket = ticket or self._ticket()
         self._hub.accumulator.wait(ticket, charge_bytes)
+        self._wanted[ticket] = tp
         for place in self._hub.busy.values():
             place.queue.end_linger()  # room comes only from what is sent
         self.attention = True
@@ -143,8 +147,11 @@ class Intake:
         self._next_ticket += 1
         return self._next_ticket
 
-    def cancel_wait(self, ticket: int) -> None:
-        """The caller gave up waiting."""
+    def cancel_wait(self, ticket: int, now: float) -> None:
+        """The caller gave up waiting: `send()` raises. If its partition has a gap, that is why."""
+        tp = self._wanted.pop(ticket, None)
+        if tp is not None:
+            self._hub.tell(self._hub.recorder.send_refused(tp, now))
         for granted in self._hub.accumulator.cancel(ticket):
             self._hub.out.completions.append(Granted(granted))
         for topic, tickets in list(self._waiters.items()):

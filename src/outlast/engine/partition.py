@@ -64,26 +64,6 @@ def sequence_after(base_sequence: int, count: int) -> int:
 class Partition:
     """One partition of one topic. Methods that settle batches return them, results set."""
 
-    __slots__ = (
-        "connection",
-        "draining",
-        "fresh_producer_id",
-        "in_flight",
-        "last_ack_s",
-        "limits",
-        "next_sequence",
-        "producer_epoch",
-        "producer_id",
-        "proven",
-        "queue",
-        "refusals",
-        "restart_reason",
-        "restarted",
-        "retry_at_s",
-        "tp",
-        "window",
-    )
-
     def __init__(self, topic: str, index: int, limits: Limits) -> None:
         self.tp = (topic, index)
         self.limits = limits

@@ -76,9 +76,9 @@ class Sender:
 
     # --- the application ------------------------------------------------------------------------
 
-    def cancel_wait(self, ticket: int, now: float) -> None:  # noqa: ARG002
+    def cancel_wait(self, ticket: int, now: float) -> None:
         """The caller gave up waiting."""
-        self._intake.cancel_wait(ticket)
+        self._intake.cancel_wait(ticket, now)
 
     def flush(self, now: float) -> list[Batch]:  # noqa: ARG002
         """Let nothing linger any more; returns the batches that are not settled yet."""
