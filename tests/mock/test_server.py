@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 
 import pytest
@@ -146,10 +146,13 @@ def test_a_client_that_leaves_in_the_middle_of_a_frame_harms_nobody(server, conn
     leaver.close()
     stayer.send(api_versions())
     assert correlation_id(stayer.receive()) == 1
+    wait_until(lambda: len(server.connections()) == 1)
 
 
-def test_answers_to_a_client_that_does_not_read_wait_for_it(connect):
+def test_answers_to_a_client_that_does_not_read_wait_for_it(server, connect):
     reader, lazy = connect(1), connect(1)
+    lazy.peer(server).socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    lazy.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     rounds, at_once = 40, 250
     for _ in range(rounds):
         lazy.send(*(api_versions(1) for _ in range(at_once)))
@@ -186,16 +189,16 @@ def test_kill_ends_connections_and_refuses_new_ones_until_the_node_starts_again(
     assert correlation_id(other.receive()) == 2
 
     server.start(1)
-    wait_until_it_listens(address)
+    wait_until(lambda: not refuses(address))
     again = connect(1)
     assert again.socket.getpeername() == address
     again.send(api_versions(3))
     assert correlation_id(again.receive()) == 3
 
 
-def wait_until_it_listens(address: tuple[str, int]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = monotonic() + 5
-    while refuses(address):
+    while not condition():
         assert monotonic() < deadline
         sleep(0.005)
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from outlast.testing.cluster import MockCluster
     from outlast.testing.connection import Exchange
     from outlast.testing.node import Node
+    from outlast.testing.timeline import Timer
 
 FETCH, LIST_OFFSETS, OFFSET_FETCH, FIND_COORDINATOR, OFFSET_FOR_LEADER_EPOCH = 1, 2, 9, 10, 23
 
@@ -60,7 +61,7 @@ UNKNOWN_LEADER_EPOCH = 75
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
-HINT_VERSION, TOPIC_ID_VERSION, ENDPOINT_VERSION = 12, 13, 16
+TOPIC_ID_VERSION = 13
 
 
 def find_leader(
@@ -100,13 +101,13 @@ def find_leader(
 class WaitingFetch:
     """A Fetch that is answered when enough is there, its time is up, or a leader steps down."""
 
-    __slots__ = ("_cluster", "_done", "_exchange", "_node", "_watched")
+    __slots__ = ("_cluster", "_exchange", "_node", "_timer", "_watched")
 
     def __init__(self, cluster: MockCluster, node: Node, exchange: Exchange) -> None:
         self._cluster = cluster
         self._node = node
         self._exchange = exchange
-        self._done = False
+        self._timer: Timer | None = None
         self._watched: list[Replica] = []
 
     def begin(self, now: float) -> ApiMessage | Later:
@@ -116,7 +117,7 @@ class WaitingFetch:
         if ready or request.max_wait_ms <= 0:
             return response
         self._watch()
-        self._node.at(now + request.max_wait_ms / 1000, self._expire)
+        self._timer = self._node.at(now + request.max_wait_ms / 1000, self._expire)
         return DEFERRED
 
     def _try(self, now: float) -> tuple[ApiMessage, bool]:
@@ -131,8 +132,6 @@ class WaitingFetch:
                 self._watched.append(replica)
 
     def _look(self, now: float) -> None:
-        if self._done:
-            return
         response, ready = self._try(now)
         if ready:
             self._answer(response, now)
@@ -141,11 +140,11 @@ class WaitingFetch:
             self._watch()
 
     def _expire(self, now: float) -> None:
-        if not self._done:
-            self._answer(self._try(now)[0], now)
+        self._answer(self._try(now)[0], now)
 
     def _answer(self, response: ApiMessage, now: float) -> None:
-        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._unwatch()
         self._cluster.answer(self._exchange, response, now)
 
@@ -193,7 +192,7 @@ def fetch(
             part = _fetch_partition(cluster, node, name, wanted, room, now)
             if part.error_code:
                 ready = True
-                _hint(node, name, part, version, hinted)
+                _hint(node, name, part, hinted)
             size += len(part.records or b"")
             room = max(0, request.max_bytes - size) if size else room
             partitions.append(part)
@@ -206,7 +205,6 @@ def fetch(
     endpoints = [
         endpoint(node_id=n, host=cluster.addresses[n][0], port=cluster.addresses[n][1], rack=None)
         for n in sorted(hinted)
-        if version >= ENDPOINT_VERSION
     ]
     response = FetchResponse(
         throttle_time_ms=0, error_code=0, responses=responses, node_endpoints=endpoints
@@ -258,11 +256,11 @@ def _partition_data(partition: int, **fields: Any) -> Any:
     )
 
 
-def _hint(node: Node, topic: str | None, part: Any, version: int, hinted: set[int]) -> None:
-    """Name the leader beside a refusal, as far as this node may tell (KIP-951)."""
-    if version < HINT_VERSION or topic is None:
-        return
-    if part.error_code not in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):
+def _hint(node: Node, topic: str | None, part: Any, hinted: set[int]) -> None:
+    """Name the leader beside a refusal, as far as this node may tell (KIP-951); versions that
+    have no room for it leave it out.
+    """
+    if topic is None or part.error_code not in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):
         return
     state = node.view.state(topic, part.partition_index)
     if state is None:
