@@ -184,17 +184,19 @@ def count_records(bootstrap: str) -> int:
 
 
 def measure(client: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One run of one client. Raises RuntimeError if the topic does not hold what was sent."""
+    """One run of one client. Ends the program if it failed or lost or doubled a record."""
     with mock_cluster(options) as bootstrap:
         command = [sys.executable, str(Path(__file__).resolve()), "--produce", client]
         command += ["--bootstrap", bootstrap]
         for name in ("records", "value_bytes", "linger_ms", "batch_bytes"):
             command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        result: dict[str, Any] = json.loads(output.splitlines()[-1])
+        run = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+        if run.returncode:
+            raise SystemExit(f"{client}: the producing process failed; it said why above")
+        result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
         found, expected = count_records(bootstrap), WARM_UP_RECORDS + options.records
         if found != expected:
-            raise RuntimeError(f"{client}: {expected} records sent, {found} in the topic")
+            raise SystemExit(f"{client}: {expected} records sent, {found} in the topic")
     return result
 
 
