@@ -54,7 +54,7 @@ class Bench:
         batch = self.partition.next_batch(line, epoch, self.now)
         if batch is not None:
             if batch.data is None:
-                batch.seal(0)
+                batch.seal(batch.compressed(0))
             self.partition.send(batch, Attempt(line, epoch, None, self.now))
         return batch
 

@@ -88,6 +88,7 @@ class Batch:
         "builder",
         "charge_bytes",
         "closed",
+        "compressing",
         "count",
         "created_s",
         "data",
@@ -110,6 +111,7 @@ class Batch:
         self.created_s = now  # its first record's append
         self.charge_bytes = 0
         self.closed = False  # takes no more records
+        self.compressing = False  # somebody does it, with the lock released
         self.data: bytearray | None = None  # the record batch as sent
         self.base_sequence = NOT_NUMBERED
         self.attempts: list[Attempt] = []
@@ -156,11 +158,17 @@ class Batch:
         """Bytes of the record batch: as it will be uncompressed, or as it was sealed."""
         return len(self.data) if self.data is not None else self._building().size_bytes
 
-    def seal(self, compression: int) -> None:
-        """Make the bytes (compressed by the codec's number); no record joins any more."""
+    def compressed(self, compression: int) -> bytearray:
+        """The bytes, compressed by the codec of this number. The batch must be closed."""
+        assert self.closed
+        return self._building().seal(compression)
+
+    def seal(self, data: bytearray) -> None:
+        """These are the bytes, for good; no record joins any more."""
         assert self.data is None, f"{self} is sealed already"
         self.closed = True
-        self.data = self._building().seal(compression)
+        self.compressing = False
+        self.data = data
         self.builder = None
 
     def timestamp_ms(self, index: int) -> int:
@@ -170,9 +178,12 @@ class Batch:
         return self.records()[index].timestamp_ms
 
     def records(self) -> list[Record]:
-        """The records, decoded back from the bytes."""
-        data = self.data if self.data is not None else self._building().seal(0)
-        return read_records(data)
+        """The records, decoded back from the bytes. No record joins any more."""
+        if self.data is None:  # it was never sent
+            self.closed = True
+            self.seal(self.compressed(0))
+        assert self.data is not None
+        return read_records(self.data)
 
     def halves(self) -> tuple[Batch, Batch]:
         """Two open batches with this one's records, age, gaps and charge; it is done with."""

@@ -88,9 +88,11 @@ class Link:
             return self.pending[0].sent_s
         return self.begun_s if self.connection is not None and not self.ready else None
 
-    def deadline_s(self) -> float | None:
-        """When the oldest unanswered request times out."""
-        return self.pending[0].deadline_s if self.pending else None
+    def deadline_s(self, idle_max_s: float) -> float | None:
+        """When the oldest unanswered request times out, or else the link has idled too long."""
+        if self.pending:
+            return self.pending[0].deadline_s
+        return self.used_s + idle_max_s if self.ready else None
 
 
 class Brokers:

@@ -17,6 +17,7 @@ from outlast.engine.inquiries import Inquiries
 from outlast.engine.messages import (
     Cause,
     Complaint,
+    Compress,
     Fact,
     GapOpened,
     Granted,
@@ -124,6 +125,12 @@ class Hub:
                 self.tell(self.recorder.settled(number, "failed", failed, now, last=False))
             fate = "delivered" if delivered else "expired" if expired else "failed"
             self.tell(self.recorder.settled(number, fate, delivered or failed, now))
+
+    def compress(self, batch: Batch) -> None:
+        """Ask the driver for a closed batch's bytes, once."""
+        if not batch.compressing:
+            batch.compressing = True
+            self.out.completions.append(Compress(batch))
 
     # --- gaps -----------------------------------------------------------------------------------
 

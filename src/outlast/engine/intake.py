@@ -99,6 +99,8 @@ class Intake:
             self._hub.meet_gap(batch)
         if batch.closed:
             self.attention = True
+            if self._hub.settings.compression:
+                self._hub.compress(batch)
             self._hub.sticky.batch_left(topic, partition)
         return batch
 

@@ -113,7 +113,16 @@ class Granted:
     ticket: int
 
 
-Completion = Settled | Granted
+@dataclass(frozen=True, slots=True)
+class Compress:
+    """A closed batch wants compressing, which takes long (1 MiB of gzip: 56 ms): do it with the
+    lock released and hand `batch.compressed()` back to `Sender.compressed`.
+    """
+
+    batch: Batch
+
+
+Completion = Settled | Granted | Compress
 
 
 # --- outcomes -----------------------------------------------------------------------------------

@@ -75,9 +75,8 @@ class Outgoing:
             batch = place.next_batch(connection, leader_epoch, now)
             if batch is None:
                 continue
-            if batch.data is None:
-                batch.seal(self._hub.settings.compression)
-                self._hub.sticky.batch_left(*place.tp)
+            if batch.data is None and not self._sealed(place, batch):
+                continue
             if chosen and batch.size_bytes > room:
                 continue
             room -= batch.size_bytes
@@ -89,6 +88,17 @@ class Outgoing:
         if not chosen:
             return False
         self._send_batches(link, connection, chosen, now)
+        return True
+
+    def _sealed(self, place: Partition, batch: Batch) -> bool:
+        """Make the batch's bytes, or have them made where compression takes its time."""
+        if not batch.closed:
+            batch.closed = True
+            self._hub.sticky.batch_left(*place.tp)
+        if self._hub.settings.compression:
+            self._hub.compress(batch)
+            return False
+        batch.seal(batch.compressed(0))
         return True
 
     def _send_batches(

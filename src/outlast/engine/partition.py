@@ -263,7 +263,8 @@ class Partition:
         halves = batch.halves()
         sequence = batch.base_sequence
         for half in halves:
-            half.seal(self.limits.compression)
+            half.closed = True
+            half.seal(half.compressed(self.limits.compression))
             if self.limits.idempotent:
                 half.number(self.producer_id, self.producer_epoch, sequence)
                 sequence = sequence_after(sequence, half.count)

@@ -98,11 +98,14 @@ class Sender:
         for place in list(self._hub.busy.values()):
             self._hub.settle(place, place.fail_all(why), now)
         for link in self._hub.brokers:
-            if link.connection is not None:
-                self._hub.out.commands.append(Disconnect(link.connection, abort=bool(link.pending)))
-                self._hub.brokers.drop(link)
+            self._close(link)
         self._hub.out.facts += self._hub.recorder.close(now)
         self._closed = True
+
+    def compressed(self, batch: Batch, data: bytearray, now: float) -> None:
+        """The bytes that `Compress(batch)` asked for; they are `batch.compressed(codec)`."""
+        batch.seal(data)
+        self._advance(now)
 
     # --- the network ----------------------------------------------------------------------------
 
@@ -178,9 +181,12 @@ class Sender:
             if deadline_s is not None and now >= deadline_s:
                 self._hub.settle(place, place.expire(now), now)
         for link in self._hub.brokers:
-            deadline_s = link.deadline_s()
+            deadline_s = link.deadline_s(self._hub.settings.connections_max_idle_s)
             if deadline_s is not None and now >= deadline_s:
-                self._answers.give_up(link, judge_timeout(), "no answer in time", now)
+                if link.pending:
+                    self._answers.give_up(link, judge_timeout(), "no answer in time", now)
+                else:
+                    self._close(link)
         self._hub.out.facts += self._hub.recorder.tick(now)
         self._advance(now)
 
@@ -205,13 +211,19 @@ class Sender:
                     link = self._hub.brokers.link(leader.node_id, Role.OPEN)
                     if link.down and link.retry_s > now:
                         times.append(link.retry_s)
-        times += [link.deadline_s() for link in self._hub.brokers]
+        idle_s = self._hub.settings.connections_max_idle_s
+        times += [link.deadline_s(idle_s) for link in self._hub.brokers]
         waits = [t for t in times if t is not None]
         return max(min(waits), now + SHORTEST_WAIT_S) if waits else None
 
     def gaps(self, now: float) -> list[Gap]:
         """The last thousand gaps, open ones included."""
         return self._hub.recorder.gaps(now)
+
+    def _close(self, link: Link) -> None:
+        if link.connection is not None:
+            self._hub.out.commands.append(Disconnect(link.connection, abort=bool(link.pending)))
+            self._hub.brokers.drop(link)
 
     def _advance(self, now: float) -> None:
         """After every event: send what can be sent, ask what must be asked."""

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from kafka import errors as kafka_errors
 
 from outlast.engine.batch import Batch
-from outlast.engine.messages import Completion, Connect, Gap, Outbox, Settled
+from outlast.engine.messages import Completion, Compress, Connect, Gap, Outbox, Settled
 from outlast.engine.sender import Sender, Waiting
 from outlast.engine.settings import Settings
 from outlast.errors import BlockedError, ClosedError
@@ -411,9 +411,17 @@ class Driver:
             completion = self._untold.popleft()
             if isinstance(completion, Settled):
                 settle(completion.batch)
+            elif isinstance(completion, Compress):
+                self._compress(completion.batch)
             elif (waiter := self._waiters.pop(completion.ticket, None)) is not None:
                 waiter.set()
         self._observers.tell(outbox.facts)
+
+    def _compress(self, batch: Batch) -> None:
+        data = batch.compressed(self._settings.compression)
+        with self._lock:
+            self._sender.compressed(batch, data, self._clock())
+            self._nudged = True
 
     def _crashed(self, sender: Sender, error: BaseException) -> None:
         """A mistake of ours: say so, and leave nobody waiting."""

@@ -32,13 +32,23 @@ from typing import Any
 
 from outlast import config
 from outlast.engine.batch import Batch
-from outlast.engine.messages import Connect, Disconnect, Fact, Gap, Granted, Send, Settled
+from outlast.engine.messages import (
+    Compress,
+    Connect,
+    Disconnect,
+    Fact,
+    Gap,
+    Granted,
+    Send,
+    Settled,
+)
 from outlast.engine.sender import Sender
 from outlast.engine.settings import Settings
 from outlast.testing.application import Application, SimFuture
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.ledger import Ledger, Verdict
 from outlast.testing.network import Connected, Lost, NetworkSettings, Responded, SimNetwork
+from outlast.testing.story import Story
 from outlast.testing.wire import ExpectedGap, expected_gaps
 
 UNIX_OFFSET_S = 1_700_000_000.0  # the virtual clock's zero, as a date
@@ -50,7 +60,7 @@ class SimulationError(AssertionError):
     """The run cannot go on or did not reach what it was to reach; the text tells how to see it."""
 
 
-class Simulation:
+class Simulation(Story):
     """One producer and one cluster in one virtual world. All times are virtual seconds from 0.
 
     Args:
@@ -85,6 +95,7 @@ class Simulation:
         self.cluster = MockCluster(
             nodes, settings=cluster or ClusterSettings(), rng=self.stream("cluster")
         )
+        self.min_isr = min_isr
         for name, partitions in self.topics.items():
             self.cluster.create_topic(name, partitions, min_isr=min_isr, now=0.0)
         if settings is None:
@@ -187,77 +198,6 @@ class Simulation:
         self._order += 1
         heappush(self._actions, (max(at_s, self.now), self._order, step))
 
-    def move_leader(
-        self,
-        partition: int,
-        to: int | None = None,
-        *,
-        topic: str = "t",
-        deny_s: float | None = None,
-    ) -> int:
-        """Move a partition's leader to another node (default: the next one); it denies that for
-        `deny_s` (None: by the cluster's chance). Returns it.
-
-        Raises:
-            ValueError: the node cannot lead now.
-        """
-        if to is None:
-            nodes = list(self.cluster.addresses)
-            to = nodes[(nodes.index(self.leader(partition, topic)) + 1) % len(nodes)]
-        self._say("STORY move leader of", f"{topic}-{partition}", "to", to)
-        self.cluster.move_leader(topic, partition, to, self.now, deny_s=deny_s)
-        self.network.collect(self.now)
-        return to
-
-    def leader(self, partition: int, topic: str = "t") -> int:
-        """The node that leads, by the controller (−1: none)."""
-        return self.cluster.leader(topic, partition)[0]
-
-    def visible_at(self, partition: int, topic: str = "t") -> float:
-        """When the present leader was first named by a broker's metadata."""
-        _, epoch = self.cluster.leader(topic, partition)
-        return min(self.cluster.visible_at_s(topic, partition, epoch).values())
-
-    def kill(self, node_id: int) -> None:
-        """The broker crashes."""
-        self._broker("kill", node_id)
-
-    def stop(self, node_id: int) -> None:
-        """The broker shuts down in order."""
-        self._broker("stop", node_id)
-
-    def start(self, node_id: int) -> None:
-        """A broker that was killed or stopped comes back."""
-        self._broker("start", node_id)
-
-    def pause(self, node_id: int) -> None:
-        """The broker's process stands still."""
-        self._broker("pause", node_id)
-
-    def resume(self, node_id: int) -> None:
-        """A paused broker goes on."""
-        self._broker("resume", node_id)
-
-    def _broker(self, verb: str, node_id: int) -> None:
-        self._say("STORY", verb, node_id)
-        getattr(self.cluster, verb)(node_id, self.now)
-        self.network.collect(self.now)
-
-    def cut(self, node_id: int) -> None:
-        """Nothing passes to or from the node any more, and nobody is told."""
-        self._say("STORY cut", node_id)
-        self.network.cut(node_id, self.now)
-
-    def heal(self, node_id: int) -> None:
-        """The node can be reached again."""
-        self._say("STORY heal", node_id)
-        self.network.heal(node_id, self.now)
-
-    def reset(self, node_id: int) -> None:
-        """Break all connections to the node."""
-        self._say("STORY reset connections to", node_id)
-        self.network.reset(node_id, self.now)
-
     # --- time -----------------------------------------------------------------------------------
 
     def run_for(self, seconds: float) -> None:
@@ -338,13 +278,13 @@ class Simulation:
         event = self.network.events.popleft()
         match event:
             case Connected(connection, api_versions):
-                self._say("connected", connection)
+                self.say("connected", connection)
                 self.sender.connected(connection, api_versions, self.now)
             case Lost(connection, loss, detail, unsent):
-                self._say("lost", connection, loss.value, detail, unsent)
+                self.say("lost", connection, loss.value, detail, unsent)
                 self.sender.disconnected(connection, loss, detail, self.now, unsent)
             case Responded(connection, token, response):
-                self._say("answer", connection, token, response)
+                self.say("answer", connection, token, response)
                 self.sender.responded(connection, token, response, self.now)
         self._obey()
 
@@ -360,27 +300,35 @@ class Simulation:
         for command in out.commands:
             match command:
                 case Connect(connection, host, port):
-                    self._say("connect", connection, host, port)
+                    self.say("connect", connection, host, port)
                     self.network.connect(connection, host, port, self.now)
                 case Send(connection, token, request, expects_answer):
-                    self._say("send", connection, token, request)
+                    self.say("send", connection, token, request)
                     self.network.send(connection, token, request, expects_answer, self.now)
                 case Disconnect(connection, abort):
-                    self._say("abort" if abort else "close", connection)
+                    self.say("abort" if abort else "close", connection)
                     self.network.disconnect(connection, abort, self.now)
+        compressed = False
         for completion in out.completions:
             match completion:
                 case Settled(batch):
                     for future in self.application.settled(batch, self.now):
-                        self._say("settled", future, future.entry.offset)
+                        self.say("settled", future, future.entry.offset)
+                case Compress(batch):
+                    data = batch.compressed(self.settings.compression)
+                    self.sender.compressed(batch, data, self.now)
+                    compressed = True
                 case Granted(ticket):
-                    self._say("granted", ticket)
+                    self.say("granted", ticket)
                     self.application.granted(ticket, self.now)
         for fact in out.facts:
-            self._say("fact", fact)
+            self.say("fact", fact)
             self.facts.append(fact)
+        if compressed:
+            self._obey()
 
-    def _say(self, *words: object) -> None:
+    def say(self, *words: object) -> None:
+        """A line for the trace."""
         if self.trace is not None:
             line = f"{self.now:12.6f} " + " ".join(map(str, words))
             self.trace.append(line)
