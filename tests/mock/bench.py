@@ -25,8 +25,8 @@ from outlast.testing.cluster import Answer, Close, MockCluster
 RESPONSES = {0: ProduceResponse, 3: MetadataResponse, 18: ApiVersionsResponse}
 RESPONSES[22] = InitProducerIdResponse
 
-QUIET = {"fetch_backoff_p": 0.0, "deny_p": 0.0, "creation_deny_p": 0.0}
-"""Settings without chance: no back-off of followers, no leader that denies."""
+QUIET = {"fetch_backoff_p": 0.0, "deny_p": 0.0, "creation_deny_p": 0.0, "role_lag_s": 0.0}
+"""Settings without chance: no back-off of followers, no leader that denies or is not ready."""
 
 
 @dataclass

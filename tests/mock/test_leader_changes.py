@@ -52,6 +52,15 @@ def test_s3_a_planned_move_holds_acks_for_one_fetch_backoff_in_half_of_all_cases
     assert all(s < 0.06 for s in waits if s not in slow)
 
 
+def test_s3_a_follower_that_learnt_before_its_leader_backs_off_too(make_bench):
+    for seed in range(40):
+        bench = make_bench(seed=seed, fetch_backoff_s=1.0, fetch_backoff_p=1.0)
+        bench.run(5.0)
+        bench.cluster.move_leader("t", 0, 2, bench.now, deny_s=0.010)
+        bench.run_until(lambda b=bench: b.named_leader(2) == (2, 1))
+        assert bench.produced(bench.connect(2)).took_s > 0.9
+
+
 def test_s3_no_backoff_after_a_crash(make_bench):
     for seed in range(10):
         bench = make_bench(seed=seed, fetch_backoff_s=1.0, fetch_backoff_p=1.0)
@@ -90,6 +99,30 @@ def test_s6_survivors_of_a_crash_hint_at_the_dead_leader(bench):
     assert refused.result == (6, -1)
     assert refused.hint == (1, 0)
     assert [e.node_id for e in refused.response.node_endpoints] == [1]
+
+
+def test_s6_metadata_is_a_moment_ahead_of_the_roles(make_bench):
+    bench = make_bench(role_lag_s=0.5, metadata_lag_s=0.001)
+    bench.cluster.kill(1, bench.now)
+    bench.run_until(lambda: bench.named_leader(3) == (2, 1))
+    denied = bench.produced(bench.connect(2))
+    assert (denied.result, denied.hint) == ((6, -1), (1, 0)), "named, not yet ready"
+    refused = bench.produced(bench.connect(3))
+    assert (refused.result, refused.hint) == ((6, -1), (1, 0))
+    assert refused.response.node_endpoints == [], "the dead leader is not listed any more"
+    bench.run(0.5)
+    assert bench.produced(bench.connect(2)).result == (0, 0)
+
+
+def test_without_denial_a_new_leader_is_ready_before_anyone_else_knows(make_bench):
+    for seed in range(20):
+        bench = make_bench(seed=seed, role_lag_s=(0.0002, 0.001))
+        old, new = bench.connect(1), bench.connect(2)
+        bench.cluster.move_leader("t", 0, 2, bench.now)
+        while (refused := bench.produce(old, acks=1)).result[0] == 0:
+            bench.run(0.0001)
+        assert refused.hint == (2, 1)
+        assert bench.produced(new, acks=1).result[0] == 0
 
 
 def test_a4_hint_is_in_the_first_refusal_from_version_10(bench):

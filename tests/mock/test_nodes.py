@@ -270,6 +270,19 @@ def test_a29_nobody_notices_a_short_pause(make_bench):
     assert bench.cluster.leader("t", 0) == (1, 0)
 
 
+def test_each_silence_has_a_detection_of_its_own(make_bench):
+    bench = make_bench(detect_s=1.0)
+    bench.cluster.pause(1, bench.now)
+    bench.run(0.5)
+    bench.cluster.resume(1, bench.now)
+    bench.run(0.4)
+    bench.cluster.pause(1, bench.now)
+    bench.run(0.99)
+    assert bench.cluster.leader("t", 0) == (1, 0)
+    bench.run(0.02)
+    assert bench.cluster.leader("t", 0) == (2, 1)
+
+
 def test_a30_s17_a_stale_leader_takes_one_waiting_request_per_connection(make_bench):
     bench = make_bench(resume_lag_s=0.1)
     everyone = [bench.connect(1) for _ in range(4)]

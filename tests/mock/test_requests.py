@@ -314,6 +314,7 @@ def test_c16_what_cannot_be_read_closes_the_connection_without_an_answer(bench):
         struct.pack(">hhih", 3, 99, 1, -1) + bytes(40),
         struct.pack(">hhih", 999, 0, 1, -1) + bytes(40),
         struct.pack(">hhih", 18, 3, 1, -1) + b"\x00\x7f",
+        struct.pack(">hhihhhii", 0, 3, 1, -1, -1, -1, 1000, -1),  # Produce 3 without topics
         random.Random(5).randbytes(300),
     ]
     for frame in frames:

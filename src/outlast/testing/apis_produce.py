@@ -59,7 +59,6 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
 INVALID_REQUIRED_ACKS = 21
 DUPLICATE_SEQUENCE_NUMBER = 46
 
-HINT_VERSION = 10
 TOPIC_ID_VERSION = 13
 WAITING = None
 
@@ -193,16 +192,14 @@ def _find_leader(
     if by_id:
         part.topic = node.view.names.get(part.topic_id, "")
     index = part.record.partition
-    if node.view.state(part.topic, index) is None:
+    known = node.view.topics.get(part.topic)
+    if known is None or index not in known[1]:
         unknown_id = by_id and not part.topic
         part.settle(UNKNOWN_TOPIC_ID if unknown_id else UNKNOWN_TOPIC_OR_PARTITION)
         return None
     replica = node.replicas.get((part.topic, index))
-    if replica is None or not replica.leading:
+    if replica is None or not replica.leading or replica.topic_id != known[0].topic_id:
         part.settle(NOT_LEADER_OR_FOLLOWER)
-        return None
-    if by_id and replica.topic_id != part.topic_id:
-        part.settle(UNKNOWN_TOPIC_ID)
         return None
     fault = _strike(cluster, Error, node, exchange, part, now)
     if fault is not None:
@@ -226,7 +223,7 @@ def _append(
     """The batch in the log, new or known; None if the part is settled with an error."""
     settings, raw, header = cluster.settings, part.raw, part.header
     assert raw is not None
-    rules = node.image.topics[part.topic][0].rules
+    rules = node.view.topics[part.topic][0].rules
     part.refusal = check_batch(
         raw, header, rules, settings, exchange.version, now, exchange.request.transactional_id
     )
@@ -332,7 +329,7 @@ class PendingProduce:
                     name=part.topic, topic_id=part.topic_id, partition_responses=[]
                 )
             topics[key].partition_responses.append(self._part_response(part, node, endpoints))
-        if endpoints and version >= HINT_VERSION:
+        if endpoints:
             return ProduceResponse(
                 responses=list(topics.values()),
                 throttle_time_ms=0,
@@ -359,7 +356,7 @@ class PendingProduce:
         hint = part.hint
         if part.code == NOT_LEADER_OR_FOLLOWER and hint is None and refusal is None:
             hint = _hint(part, node)
-        if hint is not None and self._exchange.version >= HINT_VERSION:
+        if hint is not None:  # versions before 10 have no field for it
             leader, epoch = hint
             fields["current_leader"] = kind.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
             if leader in node.view.brokers:
@@ -371,11 +368,13 @@ class PendingProduce:
 
 
 def _hint(part: Part, node: Node) -> tuple[int, int] | None:
-    """Who leads, as far as this node knows (S6); nothing while a new topic is taken up (A39)."""
+    """Who leads: as the node's replica knows it, else its metadata; nothing while a new topic is
+    taken up (A39).
+    """
     replica = node.replicas.get((part.topic, part.record.partition))
     if replica is not None and replica.not_ready:
         return None
-    state = node.view.state(part.topic, part.record.partition)
+    state = replica.state if replica else node.view.state(part.topic, part.record.partition)
     return None if state is None else (state.leader, state.epoch)
 
 

@@ -25,7 +25,7 @@ from kafka.protocol.api_message import ApiMessage
 from outlast.testing import apis_produce  # noqa: F401  (registers its handlers)
 from outlast.testing.apis import HANDLERS, Handler, is_topic_name
 from outlast.testing.batches import StoredBatch, TopicRules
-from outlast.testing.cluster_settings import FAST, KRAFT, ClusterSettings, Random, draw
+from outlast.testing.cluster_settings import FAST, KRAFT, ClusterSettings, Random, draw, longest
 from outlast.testing.connection import Answer, Close, Connection, Exchange
 from outlast.testing.controller import Change, Controller, Topic
 from outlast.testing.faults import Blackhole, Fault
@@ -377,7 +377,8 @@ class MockCluster:
         lags = {node.node_id: draw(settings.metadata_lag_s, rng) for node in live}
         elected = [(old, new) for old, new in change.moves if new in lags]
         if elected:
-            first_s = min(lags.values())
+            # Without denial a new leader has taken up its role before anyone else knows.
+            first_s = max(0.0, min(lags.values()) - longest(settings.role_lag_s))
             deny_s = change.deny_s
             if deny_s is None:
                 deny_s = draw(settings.deny_s, rng) if rng.random() < settings.deny_p else 0.0

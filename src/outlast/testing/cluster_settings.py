@@ -33,6 +33,11 @@ def draw(span: Span, rng: Random) -> float:
     return span
 
 
+def longest(span: Span) -> float:
+    """The most that `draw` gives."""
+    return max(span) if isinstance(span, tuple) else span
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """Everything about a mock cluster that can be chosen. Times in seconds."""
@@ -42,6 +47,7 @@ class ClusterSettings:
     controller_detect_s: Span | None = None  # the same for the active controller's node (A19)
     promote_s: Span = 0.0  # given up → new leaders are decided
     metadata_lag_s: Span = (0.001, 0.031)  # decided → a broker knows it, each on its own (A13)
+    role_lag_s: Span = (0.0002, 0.001)  # it knows it → its replicas lead and follow accordingly
     deny_p: float = 0.13  # chance that a new leader learns of it after the old one (S6)
     deny_s: Span = (0.007, 0.023)  # … and by how much later
     creation_deny_p: float = 0.25  # a new topic's leader first answers 6, without a hint (A39)

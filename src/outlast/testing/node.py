@@ -1,9 +1,11 @@
 """One broker: what it knows, which replicas it has, whether it runs.
 
-Theory. A node learns the controller's changes in order, each after its own lag, and acts on its
-own `image` only; `view` is what it tells clients, the same but for the `MetadataLag` fault. All
-that a node does later is a timer of that node: while it is paused its timers wait for it to be
-resumed, and a killed node's timers die with it (`incarnation`).
+Theory. A node learns the controller's changes in order, each after its own lag, tells clients at
+once (`view`), and a moment later plays the roles it was given: in between metadata names a leader
+that is not ready, and a hint may name a node that is not listed any more (S6). The fault
+`MetadataLag` holds back the view alone. All that a node does later is a timer of that node: while
+it is paused its timers wait for it to be resumed, and a killed node's timers die with it
+(`incarnation`).
 
 Life: up → stopping → down (`stop`), up → down (`kill`), up → paused → up, down → starting → up.
 """
@@ -34,6 +36,7 @@ class Node:
 
     __slots__ = (
         "_learn_serial",
+        "_play_due_s",
         "_unlearnt",
         "_view_due_s",
         "backlog",
@@ -78,6 +81,7 @@ class Node:
         self._unlearnt: deque[Change] = deque()
         self._learn_serial = 0
         self._view_due_s = 0.0
+        self._play_due_s = 0.0
 
     # --- time ---
 
@@ -107,8 +111,9 @@ class Node:
         if serial == self._learn_serial and not self.paused:
             self.learn(self._unlearnt.popleft(), now)
 
-    def learn(self, change: Change, now: float) -> None:
-        """Take a change in: tell it to clients from now on, and play the roles it gives."""
+    def learn(self, change: Change, now: float, *, at_once: bool = False) -> None:
+        """Take a change in: tell it to clients from now on, and a moment later play the roles."""
+        settings, rng = self.cluster.settings, self.cluster.rng
         self.image.apply(change)
         lag = strike(self.cluster.faults, MetadataLag, self.node_id, now)
         self._view_due_s = max(self._view_due_s, now + (lag.lag_s if lag else 0.0))
@@ -116,6 +121,13 @@ class Node:
             self.cluster.timeline.at(self._view_due_s, self._show, self.incarnation, change)
         else:
             self._show(self.incarnation, change, now)
+        self._play_due_s = max(self._play_due_s, now + draw(settings.role_lag_s, rng))
+        if at_once or self._play_due_s <= now:
+            self._play_all(change, now)
+        else:
+            self.at(self._play_due_s, self._play_all, change)
+
+    def _play_all(self, change: Change, now: float) -> None:
         for topic in change.deleted:
             self._drop_topic(topic, now)
         for topic, index, state in change.partitions:
@@ -219,7 +231,7 @@ class Node:
         settings, rng = self.cluster.settings, self.cluster.rng
         self.running, self.starting = True, False
         self.image, self.view = Image(), Image()
-        self.learns_at_s = self._view_due_s = now
+        self.learns_at_s = self._view_due_s = self._play_due_s = now
         topic_ids = {topic.topic_id for topic, _, _ in present.partitions}
         for key, replica in list(self.replicas.items()):
             if replica.topic_id in topic_ids:
@@ -227,7 +239,7 @@ class Node:
             else:
                 del self.replicas[key]
         self.join_delay_s = draw(settings.isr_join_s, rng)
-        self.learn(present, now)
+        self.learn(present, now, at_once=True)
         self.join_delay_s = 0.0
 
     def wake(self, now: float) -> None:

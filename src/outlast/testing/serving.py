@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from outlast.testing.node import Node
 
 HEADER = struct.Struct(">hhi")
+CLIENT_ID_LENGTH = struct.Struct(">h")
 LATE_SKEW = 4  # most requests left behind are taken soon, some at the very end
 
 
@@ -101,8 +102,8 @@ class Serving:
         if not versions[0] <= version <= versions[1]:
             return exchange
         try:
-            exchange.request = handler.request_class.decode(frame, version=version, header=True)
-            exchange.client_id = exchange.request.header.client_id
+            exchange.client_id, body = _split(frame, handler.request_class, version)
+            exchange.request = handler.request_class.decode(body, version=version)
             if handler.receive is not None:
                 handler.receive(cluster, exchange)
         except Exception:  # whatever the decoder makes of bytes that are no request (C16)
@@ -143,6 +144,8 @@ class Serving:
 
     def _sleep(self, connection: Connection, until_s: float) -> None:
         if connection.wake_up is not None:
+            if connection.wake_up.at_s == until_s:
+                return
             connection.wake_up.cancel()
         if isfinite(until_s):
             connection.wake_up = self._cluster.timeline.at(until_s, self._wake, connection)
@@ -292,7 +295,23 @@ class Serving:
         return fault
 
 
+def _split(frame: bytes, request_class: Any, version: int) -> tuple[str | None, memoryview]:
+    """Client id and body of a request. (By hand: `kafka.protocol` takes long for headers.)"""
+    (length,) = CLIENT_ID_LENGTH.unpack_from(frame, HEADER.size)
+    start = HEADER.size + CLIENT_ID_LENGTH.size
+    end = start + max(length, 0)
+    client_id = None if length < 0 else frame[start:end].decode()
+    if request_class.flexible_version_q(version):
+        if frame[end] != 0:
+            raise ValueError("no request header has tagged fields")
+        end += 1
+    return client_id, memoryview(frame)[end:]
+
+
 def _encode(response: ApiMessage, exchange: Exchange) -> bytes:
     response.API_VERSION = exchange.version
-    response.with_header(correlation_id=exchange.correlation_id)
-    return bytes(response.encode(header=True))
+    header = struct.pack(">i", exchange.correlation_id)
+    flexible = response.flexible_version_q(exchange.version)
+    if flexible and exchange.record.api_key != API_VERSIONS:
+        header += b"\x00"  # no tagged fields
+    return header + bytes(response.encode())
