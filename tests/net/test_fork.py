@@ -20,7 +20,7 @@ from outlast.io.thread import Driver
 from outlast.testing.cluster import MockCluster
 from outlast.testing.server import ClusterServer
 from tests.net.broker import until
-from tests.net.engine import Engine
+from tests.net.engine import Engine, new_delivery
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
@@ -37,7 +37,7 @@ def cluster() -> Iterator[ClusterServer]:
 
 def driver_for(bootstrap: str, **more: Any) -> Driver:
     config = Config(bootstrap_servers=bootstrap, linger_ms=200)
-    return Driver(config.settings, config.values, new_delivery=lambda _batch: Delivery(), **more)
+    return Driver(config.settings, config.values, new_delivery=new_delivery, **more)
 
 
 def put(driver: Driver, value: bytes = b"v") -> DeliveryFuture:
