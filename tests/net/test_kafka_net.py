@@ -385,13 +385,13 @@ def test_last_requests_without_answer_are_written_before_a_soft_close() -> None:
 
 
 def test_a_peer_that_talks_while_it_is_being_left_costs_nothing() -> None:
-    left = threading.Event()
+    left, done = threading.Event(), threading.Event()
 
     def serve(stream: Stream) -> None:
         stream.set_up()
         left.wait(5)
         stream.sock.sendall(b"nobody reads this any more")
-        stream.sock.recv(1)
+        done.wait(5)
 
     with broker(serve) as server, client() as c:
         connection = c.connected(server)
@@ -402,6 +402,7 @@ def test_a_peer_that_talks_while_it_is_being_left_costs_nothing() -> None:
         c.poll_for(0.5)
         assert time.thread_time() - cpu_s < 0.1
         assert c.events == []
+        done.set()
 
 
 def test_a_request_that_cannot_be_encoded_ends_its_connection_unsent() -> None:
