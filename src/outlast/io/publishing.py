@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol, cast
 
 from outlast.engine.batch import Batch, Result
-from outlast.engine.messages import Fact
+from outlast.engine.messages import Fact, Outcome
 from outlast.engine.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -50,10 +51,13 @@ def settle(batch: Batch) -> None:
         log.exception("Error in a callback of %r", batch)
 
 
-def fail_all(sender: Sender, kind: str, message: str, now: float) -> None:
+def fail_all(
+    sender: Sender, kind: str, message: str, now: float, outcome: Outcome | None = None
+) -> None:
     """Fail every record of an engine that will not do it itself."""
     for batch in sender.flush(now):
-        batch.result = Result(failure=batch.failure(kind, None, message, time.time() - now))
+        failure = batch.failure(kind, None, message, time.time() - now)
+        batch.result = Result(failure=replace(failure, outcome=outcome or failure.outcome))
         settle(batch)
 
 

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from kafka import errors as kafka_errors
 
 from outlast.engine.batch import Batch
-from outlast.engine.messages import Completion, Compress, Connect, Gap, Outbox, Settled
+from outlast.engine.messages import Completion, Compress, Connect, Gap, Outbox, Outcome, Settled
 from outlast.engine.sender import Sender, Waiting
 from outlast.engine.settings import Settings
 from outlast.errors import BlockedError, ClosedError
@@ -445,6 +445,5 @@ class Driver:
         self._thread, self._ready = None, False
         self._network.abandon()
         if self._crash is None:
-            fail_all(
-                self._sender, "forked", "the process that forked this one has it", self._clock()
-            )
+            message = "the process that forked this one goes on with it"
+            fail_all(self._sender, "forked", message, self._clock(), Outcome.UNKNOWN)
