@@ -340,7 +340,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         began_s = time.monotonic()
         all_partitions = sorted(self._driver.partitions_for(topic, self._max_block_s))
         left_s = max(0.0, self._max_block_s - (time.monotonic() - began_s))
-        available = self._driver.ask(lambda sender, _: sender.available_partitions(topic))
+        available = self._driver.available_partitions(topic)
         cluster = ClusterView(topic, all_partitions, available)
         chosen = self._partitioner.choose(cluster, topic, key, key_bytes, value, value_bytes)
         return chosen, left_s

@@ -197,6 +197,10 @@ class Driver:
         with self._lock:
             return question(self._sender, self._clock())
 
+    def available_partitions(self, topic: str) -> tuple[int, ...]:
+        """The partitions of a topic that have a leader, as far as is known."""
+        return self.ask(lambda sender, _: sender.available_partitions(topic))
+
     def gaps(self) -> list[Gap]:
         """The last thousand gaps, open ones included."""
         return self.ask(lambda sender, now: sender.gaps(now))
