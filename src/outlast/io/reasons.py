@@ -32,6 +32,12 @@ class Reasons:
         """Nothing came of it, or not for long."""
         self._tried[event.address] = f"{event.loss.value}: {event.detail}"
 
+    def closed(self, crash: BaseException | None) -> str:
+        """Nothing is taken any more."""
+        if crash is not None:
+            return f"The producer ended on an internal error: {crash!r}"
+        return "The producer is closed: it takes no more records"
+
     def blocked(self, topic: str, missing: str, error_code: int, max_block_s: float) -> str:
         """What was missing ('memory' or 'metadata'), and what to do about it."""
         limit = f"within max_block_ms={max_block_s * 1000:g}"

@@ -245,10 +245,8 @@ class Driver:
 
     def _make_ready(self) -> None:
         """Under the lock, before use: why it cannot be used, or the new start after a fork."""
-        if self._closed:
-            raise ClosedError("The producer is closed: it takes no more records")
-        if self._crash is not None:
-            raise ClosedError(f"The producer ended on an internal error: {self._crash!r}")
+        if self._closed or self._crash is not None:
+            raise ClosedError(self._reasons.closed(self._crash))
         self._start()
 
     def _enqueue(self, waiting: Waiting) -> threading.Event:
@@ -339,16 +337,13 @@ class Driver:
         self._stop(last_s)
         thread.join(max(_HANDOVER_S, min(last_s - self._clock(), _LAST_BYTES_S + _HANDOVER_S)))
         if thread.is_alive():  # a callback holds it
-            with self._lock:
-                outbox = self._sender.take()
-            self._publish(outbox)
+            self._publish(self.ask(lambda sender, _: sender.take()))
 
     def _stop(self, last_s: float) -> None:
         """Fail what is not settled; the I/O thread goes round once more, and ends."""
         with self._lock:
             if not self._stopping:
-                self._stopping = True
-                self._stop_by_s = last_s
+                self._stopping, self._stop_by_s = True, last_s
                 if self._crash is None:
                     self._sender.close(self._clock(), fail_rest=True)
             self._nudge()
