@@ -112,6 +112,18 @@ def test_cut_before_and_cut_after(bench):
     assert bench.values() == [b"after-0"]
 
 
+def test_only_the_first_fault_that_ends_a_request_strikes(bench):
+    bench.cluster.faults += [CutAfter(api=0, times=1), Error(56, times=1), CutBefore(api=0)]
+    bench.produce(bench.connect(1), value=b"cut")
+    refused = bench.produced(bench.connect(1))
+    assert refused.result == (56, -1)
+    last = bench.connect(1)
+    bench.produce(last)
+    assert bench.closed[last] == (bench.now, True)
+    bench.run(1.0)
+    assert bench.values() == [b"cut-0"]
+
+
 def test_what_is_behind_a_cut_is_taken_late(bench):
     leader = bench.connect(1)
     bench.produce(leader, value=b"one")

@@ -72,6 +72,10 @@ def test_a_snapshot_counts_for_a_truncation_behind_it_only():
     assert [b.base_sequence for b in back.producers[7].batches] == [5, 6, 7]
     back.truncate(4)
     assert [b.base_sequence for b in back.producers[7].batches] == [0, 1, 2, 3]
+    for sequence in range(4, 8):
+        append(back, sequence=sequence)
+    back.truncate(7)  # the snapshot went with what it described
+    assert [b.base_sequence for b in back.producers[7].batches] == [2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(
