@@ -8,8 +8,9 @@ import pytest
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.messages import AttemptState, Connection, Outcome, Role
-from outlast.engine.partition import EPOCH_MAX, Partition, sequence_after
+from outlast.engine.partition import Partition
 from outlast.engine.queue import FailureReason, Limits
+from outlast.engine.window import EPOCH_MAX, sequence_after
 
 LINE = Connection(1, Role.OPEN, 1)
 OTHER_LINE = Connection(2, Role.OPEN, 2)
@@ -168,7 +169,7 @@ def test_rule_3_again_after_a_minute_without_an_ack() -> None:
 def test_rule_3_again_under_another_producer_epoch() -> None:
     bench = Bench()
     batches = bench.pipelined(1)
-    bench.partition.lose_numbering(batches[0], "OUT_OF_ORDER", fresh_producer_id=False)
+    bench.partition.deny(batches[0], "OUT_OF_ORDER")
     bench.queue(2)
     assert bench.send_all() == batches
     assert header(batches[0]) == (7000, 1, 0)
@@ -278,7 +279,7 @@ def test_rule_7b_an_expired_unsure_batch_takes_the_unsure_behind_it_along() -> N
 def test_rule_7_a_restart_waits_for_the_drain() -> None:
     bench = Bench()
     batches = bench.pipelined(2)
-    bench.partition.lose_numbering(batches[0], "OUT_OF_ORDER", fresh_producer_id=False)
+    bench.partition.deny(batches[0], "OUT_OF_ORDER")
     assert bench.send() is None
     assert bench.refuse(batches[1]) == []
     assert bench.send() is batches[0]
@@ -291,7 +292,7 @@ def test_45_at_an_unsure_head_is_told_unknown() -> None:
     (batch,) = bench.pipelined(1)
     bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
     bench.send(OTHER_LINE, 1)
-    settled = bench.partition.lose_numbering(batch, "OUT_OF_ORDER", fresh_producer_id=False)
+    settled = bench.partition.deny(batch, "OUT_OF_ORDER")
     assert settled == [batch]
     assert outcome(batch) is Outcome.UNKNOWN
 
@@ -356,7 +357,7 @@ def test_a_request_that_was_never_handed_over_is_no_attempt() -> None:
 def test_rule_6_a_lost_producer_needs_a_fresh_id() -> None:
     bench = Bench()
     (batch,) = bench.pipelined(1)
-    bench.partition.lose_numbering(batch, "UNKNOWN_PRODUCER_ID", fresh_producer_id=True)
+    bench.partition.lose_producer(batch, "UNKNOWN_PRODUCER_ID")
     assert bench.send() is None
     assert bench.partition.needs_producer_id()
     bench.partition.use_producer_id(8000, 0)
@@ -366,10 +367,10 @@ def test_rule_6_a_lost_producer_needs_a_fresh_id() -> None:
 
 def test_rule_6_after_the_last_epoch_comes_a_fresh_producer_id() -> None:
     bench = Bench()
-    bench.partition.producer_epoch = EPOCH_MAX
+    bench.partition.window.producer_epoch = EPOCH_MAX
     (batch,) = bench.queue()
     bench.send()
-    bench.partition.lose_numbering(batch, "OUT_OF_ORDER", fresh_producer_id=False)
+    bench.partition.deny(batch, "OUT_OF_ORDER")
     assert bench.partition.needs_producer_id()
     assert bench.partition.fresh_producer_id
 
@@ -378,7 +379,7 @@ def test_rule_8_sequences_wrap_to_zero() -> None:
     assert sequence_after(2**31 - 3, 5) == 2
     assert sequence_after(2**31 - 1, 1) == 0
     bench = Bench()
-    bench.partition.next_sequence = 2**31 - 3
+    bench.partition.window.next_sequence = 2**31 - 3
     first, second = bench.queue(2, records=5)
     bench.send()
     bench.accept(first)
