@@ -146,7 +146,8 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting("allow_auto_create_topics", True, FLAG, "May asking for a topic create it?"),
         Setting("client_dns_lookup", "use_all_dns_ips",
                 Choice(("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
-                "How host names become addresses."),
+                "Names are resolved for each connect, and all their addresses tried in turn.",
+                "resolve_canonical_bootstrap_servers_only is accepted, without effect"),
         Setting("bootstrap_timeout_ms", 30_000, _MS,
                 "In kafka-python, how long the constructor waits; here it never waits.",
                 _NO_EFFECT),
@@ -256,8 +257,9 @@ class Config:
         _wrap_serializers(values)
         if values["client_id"] is None:
             values["client_id"] = f"kafka-python-producer-{next(_client_ids)}"
-        if values["kafka_client"] is not DEFAULTS["kafka_client"]:
-            log.warning("kafka_client is ignored: outlast has a network client of its own")
+        for name in ("kafka_client", "client_dns_lookup"):
+            if values[name] != DEFAULTS[name]:
+                log.warning("%s=%s is ignored: connecting is outlast's own", name, values[name])
         self.values: dict[str, Any] = values
         self.settings: Settings = _engine_settings(values)
 

@@ -9,6 +9,7 @@ Rules:
   the batch, so that the records' bytes are freed while users still hold futures.
 * Callbacks run in the records' order. Whoever waits in `get()` is woken after them, as in
   kafka-python; whoever comes while they run is answered at once.
+* A callback must not wait for the thread it runs on: `get()` raises there instead of hanging.
 * RecordMetadata and exceptions are made when someone asks. All records that failed for one reason
   share one exception.
 """
@@ -22,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kafka.errors import IllegalStateError
 from kafka.producer.future import FutureRecordMetadata, RecordMetadata
 from kafka.structs import TopicPartition
 
@@ -59,6 +61,18 @@ class Undelivered:
 
 
 OnUndelivered = Callable[[Undelivered], object]
+
+# The producer whose callbacks this thread is running, as its Hearing.
+_running = threading.local()
+
+
+class Hearing:
+    """What the deliveries of one producer share: who gets failed records back."""
+
+    __slots__ = ("on_undelivered",)
+
+    def __init__(self, on_undelivered: OnUndelivered | None = None) -> None:
+        self.on_undelivered = on_undelivered
 
 
 class _Piece:
@@ -116,10 +130,10 @@ class _Listener(NamedTuple):
 class Delivery:
     """What the futures of one batch share: its outcome, and who waits for it."""
 
-    __slots__ = ("_changed", "_listeners", "_lock", "_on_undelivered", "_pieces")
+    __slots__ = ("_changed", "_hearing", "_listeners", "_lock", "_pieces")
 
-    def __init__(self, on_undelivered: OnUndelivered | None = None) -> None:
-        self._on_undelivered = on_undelivered
+    def __init__(self, hearing: Hearing) -> None:
+        self._hearing = hearing
         self._pieces: tuple[_Piece, ...] = ()
         self._lock = threading.Lock()
         self._listeners: list[_Listener] | None = None
@@ -131,15 +145,15 @@ class Delivery:
         topic_partition: TopicPartition,
         failure: Failure,
         record: Record,
-        on_undelivered: OnUndelivered | None = None,
+        hearing: Hearing,
     ) -> Delivery:
         """The delivery of one record that failed before it could join a batch."""
-        delivery = cls(on_undelivered)
+        delivery = cls(hearing)
         piece = _Piece(0, 1, topic_partition, Result(failure=failure))
         piece.told = True
         delivery._pieces = (piece,)
-        if on_undelivered is not None:
-            _give_back([record], piece, on_undelivered)
+        if hearing.on_undelivered is not None:
+            _give_back([record], piece, hearing.on_undelivered)
         return delivery
 
     def __repr__(self) -> str:
@@ -165,18 +179,27 @@ class Delivery:
         with self._lock:
             self._pieces = (*self._pieces, piece)
             due = self._take_listeners(piece)
+        on_undelivered = self._hearing.on_undelivered
+        before = getattr(_running, "hearing", None)
+        _running.hearing = self._hearing
         try:
-            if self._on_undelivered is not None and (piece.failure or piece.record_failures):
-                _give_back(batch.records(), piece, self._on_undelivered)
+            if on_undelivered is not None and (piece.failure or piece.record_failures):
+                _give_back(batch.records(), piece, on_undelivered)
             _tell(due, piece)
         finally:
+            _running.hearing = before
             with self._lock:
                 piece.told = True
                 if self._changed is not None:
                     self._changed.notify_all()
 
     def wait(self, index: int, timeout_s: float | None) -> _Piece | None:
-        """Block until this record is settled; None if that took longer than `timeout_s`."""
+        """Block until this record is settled; None if that took longer than `timeout_s`.
+
+        Raises:
+            IllegalStateError: called from a callback of the same producer, whose thread it is that
+                would settle the record.
+        """
         piece = self.piece(index)
         if piece is None:
             self._wait_for(lambda: self.piece(index) is not None, timeout_s)
@@ -204,6 +227,11 @@ class Delivery:
         _tell([listener], piece)
 
     def _wait_for(self, reached: Callable[[], bool], timeout_s: float | None) -> bool:
+        if getattr(_running, "hearing", None) is self._hearing and timeout_s != 0:
+            raise IllegalStateError(
+                "get() in a callback would wait for the thread that it runs on; use timeout=0, or "
+                "add a callback to that future"
+            )
         if timeout_s is not None:
             timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
         with self._lock:
@@ -340,6 +368,7 @@ class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
         Raises:
             DeliveryError: the record failed; also of the class that kafka-python raises.
             BlockedError: it is not settled in time (a KafkaTimeoutError).
+            IllegalStateError: called in a callback, where it would wait for itself.
         """
         piece = self._delivery.wait(self._index, timeout)
         if piece is None:

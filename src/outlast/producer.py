@@ -44,7 +44,7 @@ from outlast.engine.messages import Failure, Gap, Outcome
 from outlast.engine.record_batch import Record
 from outlast.errors import ClosedError
 from outlast.figures import Figures
-from outlast.future import Delivery, DeliveryFuture
+from outlast.future import Delivery, DeliveryFuture, Hearing
 from outlast.io.thread import Driver
 from outlast.observers import Observer, observers_for, one_by_one
 from outlast.partitioning import ClusterView, UserPartitioner, is_default
@@ -84,13 +84,13 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         self._max_block_s = min(values["max_block_ms"] / 1000, LONGEST_S)
         self._max_request_bytes = values["max_request_size"]
         self._surely_fits_bytes = self._max_request_bytes - _RECORD_OVERHEAD_BYTES
-        self._on_undelivered = values["on_undelivered"]
+        self._hearing = Hearing(values["on_undelivered"])
         self._topics: set[str] = set()  # names that were found valid
         self._figures = Figures(values) if values["metrics_enabled"] else None
         observers = observers_for(values, self._figures)
         serializers = [values[name] for name in ("key_serializer", "value_serializer")]
         try:
-            self._driver = _started_driver(config, observers)
+            self._driver = _started_driver(config, self._hearing, observers)
         except BaseException:  # TLS files that cannot be read
             _close_each(observers)
             raise
@@ -340,7 +340,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         began_s = time.monotonic()
         all_partitions = sorted(self._driver.partitions_for(topic, self._max_block_s))
         left_s = max(0.0, self._max_block_s - (time.monotonic() - began_s))
-        cluster = ClusterView(topic, all_partitions, all_partitions)
+        available = self._driver.available_partitions(topic)
+        cluster = ClusterView(topic, all_partitions, available)
         chosen = self._partitioner.choose(cluster, topic, key, key_bytes, value, value_bytes)
         return chosen, left_s
 
@@ -355,15 +356,14 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         log.error("%s: cannot write to topic %s: %s", self, topic, error)
         failure = Failure("refused", error.errno, str(error), Outcome.NEVER_SENT)
         topic_partition = TopicPartition(topic, partition)
-        return Delivery.refused(topic_partition, failure, record, self._on_undelivered)
+        return Delivery.refused(topic_partition, failure, record, self._hearing)
 
 
-def _started_driver(config: Config, observers: Sequence[Observer]) -> Driver:
-    on_undelivered = config["on_undelivered"]
+def _started_driver(config: Config, hearing: Hearing, observers: Sequence[Observer]) -> Driver:
     return Driver(
         config.settings,
         config.values,
-        new_delivery=lambda _batch: Delivery(on_undelivered),
+        new_delivery=lambda _batch: Delivery(hearing),
         observers=[one_by_one(observer) for observer in observers],
     )
 

@@ -424,6 +424,14 @@ def test_linger_is_over_with_time_with_a_full_batch_or_with_flush() -> None:
     assert bench.partition.due_s() == 1.0
 
 
+def test_a_refused_batch_does_not_linger_again() -> None:
+    bench = Bench(linger_s=4.0)
+    (batch,) = bench.queue()
+    bench.send()
+    bench.refuse(batch)
+    assert bench.partition.due_s() == bench.now
+
+
 def test_split_halves_take_the_old_numbers() -> None:
     bench = Bench()
     (first,) = bench.queue(records=5)

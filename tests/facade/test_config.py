@@ -288,6 +288,25 @@ class TestBadInput:
             Config(transactional_id="t")
 
 
+class TestIgnored:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("kafka_client", object),
+            ("client_dns_lookup", "resolve_canonical_bootstrap_servers_only"),
+        ],
+    )
+    def test_what_is_without_effect_says_so(
+        self, name: str, value: object, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        Config(**{name: SETTINGS[name].default})
+        assert not caplog.records
+        Config(**{name: value})
+        (record,) = caplog.records
+        assert f"{name}=" in record.getMessage()
+        assert SETTINGS[name].differs.endswith("accepted, without effect")
+
+
 class TestIdempotence:
     """KIP-679, as kafka-python's test_kip679_config.py has it."""
 

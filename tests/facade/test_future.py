@@ -18,7 +18,7 @@ from outlast.engine.batch import Batch, Result
 from outlast.engine.messages import Failure, Outcome
 from outlast.engine.record_batch import Record
 from outlast.errors import BlockedError, DeliveryError, OutlastError
-from outlast.future import Delivery, DeliveryFuture, Undelivered
+from outlast.future import Delivery, DeliveryFuture, Hearing, Undelivered
 
 TP = TopicPartition("t", 3)
 CLOSED = Failure("closed", None, "closed", Outcome.NEVER_SENT)
@@ -49,7 +49,7 @@ def futures_of(delivery: Delivery, count: int) -> list[DeliveryFuture]:
 
 class TestResults:
     def test_pending(self) -> None:
-        (future,) = futures_of(Delivery(), 1)
+        (future,) = futures_of(Delivery(Hearing()), 1)
         assert isinstance(future, FutureRecordMetadata)
         assert not future.is_done
         assert not future.succeeded()
@@ -64,7 +64,7 @@ class TestResults:
             future.get(timeout=-1)
 
     def test_delivered(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         futures = futures_of(delivery, 3)
         delivery.settle(settled(3, Result(base_offset=100)))
         for index, future in enumerate(futures):
@@ -82,7 +82,7 @@ class TestResults:
     def test_same_metadata_as_kafka_pythons_own_future(self) -> None:
         produced = FutureProduceResult(TP)
         theirs = FutureRecordMetadata(produced, 1, 1_001, None, 2, 5, -1)
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         ours = futures_of(delivery, 2)[1]
         assert ours.args == theirs.args
         produced.success((70, 9_999, None))
@@ -91,19 +91,19 @@ class TestResults:
         assert type(ours.value) is type(theirs.value)
 
     def test_no_offset_where_the_broker_tells_none(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         futures = futures_of(delivery, 2)
         delivery.settle(settled(2, Result(base_offset=-1)))
         assert [f.get().offset for f in futures] == [-1, -1]
 
     def test_log_append_time_replaces_the_records_own(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         (future,) = futures_of(delivery, 1)
         delivery.settle(settled(1, Result(base_offset=0, log_append_time_ms=77)))
         assert future.get().timestamp == 77
 
     def test_failed(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         first, second = futures_of(delivery, 2)
         delivery.settle(settled(2, Result(failure=CLOSED)))
         for future in (first, second):
@@ -119,13 +119,13 @@ class TestResults:
         assert "IllegalStateError" in repr(first)
 
     def test_retriable_as_kafka_python_has_it(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         (future,) = futures_of(delivery, 1)
         delivery.settle(settled(1, Result(failure=Failure("r", 6, "", Outcome.NOT_ACCEPTED))))
         assert future.retriable()
 
     def test_tracebacks_do_not_pile_up_in_a_shared_exception(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         (future,) = futures_of(delivery, 1)
         delivery.settle(settled(1, Result(failure=CLOSED)))
 
@@ -140,7 +140,7 @@ class TestResults:
         assert depth() == depth() == depth()
 
     def test_single_records_can_fail(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         futures = futures_of(delivery, 3)
         delivery.settle(settled(3, Result(base_offset=5, record_failures={1: TOO_LARGE})))
         assert [f.succeeded() for f in futures] == [True, False, True]
@@ -149,7 +149,7 @@ class TestResults:
             futures[1].get()
 
     def test_errors_can_be_pickled(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         (future,) = futures_of(delivery, 1)
         delivery.settle(settled(1, Result(failure=TOO_LARGE)))
         again = pickle.loads(pickle.dumps(future.exception))
@@ -157,7 +157,7 @@ class TestResults:
         assert again.outcome is Outcome.NOT_ACCEPTED
 
     def test_the_batch_is_let_go(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         futures = futures_of(delivery, 1)
         seen: list[RecordMetadata] = []
         futures[0].add_callback(seen.append)
@@ -172,7 +172,7 @@ class TestResults:
         assert alive() is None
 
     def test_only_the_producer_settles_it(self) -> None:
-        (future,) = futures_of(Delivery(), 1)
+        (future,) = futures_of(Delivery(Hearing()), 1)
         for misuse in (
             lambda: future.success(1),
             lambda: future.failure(ValueError()),
@@ -182,7 +182,7 @@ class TestResults:
                 misuse()
 
     def test_refused_before_it_joined_a_batch(self) -> None:
-        future = DeliveryFuture(Delivery.refused(TP, TOO_LARGE, RECORD), 0, 1, -1, 5, -1)
+        future = DeliveryFuture(Delivery.refused(TP, TOO_LARGE, RECORD, Hearing()), 0, 1, -1, 5, -1)
         assert future.is_done
         with pytest.raises(kafka.errors.MessageSizeTooLargeError):
             future.get(0)
@@ -190,7 +190,7 @@ class TestResults:
 
 class TestSplitBatches:
     def test_settle_in_pieces(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         futures = futures_of(delivery, 5)
         heard: list[int] = []
         for future in futures:
@@ -205,7 +205,7 @@ class TestSplitBatches:
         assert heard == [50, 51, 60, 61]
 
     def test_waiting_for_all_records(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         delivery.settle(settled(2, Result(base_offset=50), first_index=3))
         assert not delivery.wait_told(1, timeout_s=0)
         assert not delivery.wait_told(5, timeout_s=0)
@@ -216,7 +216,7 @@ class TestSplitBatches:
 
 class TestCallbacks:
     def test_before_and_after(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         (future,) = futures_of(delivery, 1)
         heard: list[tuple[Any, ...]] = []
 
@@ -235,7 +235,7 @@ class TestCallbacks:
         assert heard == [(value, {}), (value, {})]
 
     def test_errbacks(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         (future,) = futures_of(delivery, 1)
         heard: list[Any] = []
         future.add_callback(heard.append).add_errback(heard.append).add_both(heard.append)
@@ -245,7 +245,7 @@ class TestCallbacks:
         assert heard == [future.exception] * 3
 
     def test_run_in_the_records_order(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         futures = futures_of(delivery, 4)
         heard: list[int] = []
         for future in reversed(futures):
@@ -254,7 +254,7 @@ class TestCallbacks:
         assert heard == [0, 1, 2, 3]
 
     def test_run_with_no_lock_held(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         first, second = futures_of(delivery, 2)
         heard: list[Any] = []
         first.add_callback(lambda _: second.add_callback(heard.append))
@@ -262,10 +262,30 @@ class TestCallbacks:
         delivery.settle(settled(2, Result(base_offset=0)))
         assert heard == [second.value, 1]
 
+    def test_get_does_not_wait_for_its_own_thread(self) -> None:
+        hearing, other = Hearing(), Hearing()
+        delivery, later, elsewhere = Delivery(hearing), Delivery(hearing), Delivery(other)
+        first, second, third = (futures_of(d, 1)[0] for d in (delivery, later, elsewhere))
+        heard: list[Any] = []
+
+        def wait_for_others(_: RecordMetadata) -> None:
+            for future, timeout in ((second, None), (second, 5), (second, 0), (third, 0.001)):
+                with pytest.raises(kafka.errors.KafkaError) as caught:
+                    future.get(timeout)
+                heard.append(caught.type)
+
+        first.add_callback(wait_for_others)
+        delivery.settle(settled(1, Result(base_offset=0)))
+        illegal = kafka.errors.IllegalStateError
+        # Without waiting it may look, and another producer's future it may wait for.
+        assert heard == [illegal, illegal, BlockedError, BlockedError]
+        with pytest.raises(BlockedError):
+            second.get(timeout=0.001)  # outside of callbacks all is as ever
+
     def test_what_they_raise_is_logged_and_swallowed(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         first, second = futures_of(delivery, 2)
         heard: list[Any] = []
         first.add_callback(lambda _: 1 / 0)
@@ -282,7 +302,7 @@ class TestCallbacks:
 
     @pytest.mark.usefixtures("_raising")
     def test_error_on_callbacks_is_honoured(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         first, second = futures_of(delivery, 2)
         heard: list[Any] = []
         first.add_callback(lambda _: 1 / 0)
@@ -295,19 +315,19 @@ class TestCallbacks:
             first.add_callback(lambda _: 1 / 0)
 
     def test_chain(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         good = futures_of(delivery, 1)[0]
         follower = Future()
         good.chain(follower)
         delivery.settle(settled(1, Result(base_offset=1)))
         assert follower.value == good.value
-        bad = DeliveryFuture(Delivery.refused(TP, CLOSED, RECORD), 0, 1, -1, 5, -1)
+        bad = DeliveryFuture(Delivery.refused(TP, CLOSED, RECORD, Hearing()), 0, 1, -1, 5, -1)
         follower = Future()
         bad.chain(follower)
         assert follower.exception is bad.exception
 
     def test_await_in_kafka_pythons_loop(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         (future,) = futures_of(delivery, 1)
 
         async def wait_for_it() -> RecordMetadata:
@@ -323,7 +343,7 @@ class TestCallbacks:
 
 class TestThreads:
     def test_many_wait_for_one_batch(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         futures = futures_of(delivery, 20)
         started = threading.Barrier(21)
         offsets: list[int] = []
@@ -344,7 +364,7 @@ class TestThreads:
         assert sorted(offsets) == list(range(20))
 
     def test_told_only_after_callbacks_but_done_before(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         (future,) = futures_of(delivery, 1)
         called, release = threading.Event(), threading.Event()
 
@@ -370,7 +390,7 @@ class TestThreads:
                 future.add_callback(heard.append)
 
         for _ in range(50):
-            delivery = Delivery()
+            delivery = Delivery(Hearing())
             (future,) = futures_of(delivery, 1)
             heard: list[Any] = []
             gate = threading.Barrier(3)
@@ -384,11 +404,11 @@ class TestThreads:
             assert len(heard) == 40
 
     def test_timeouts_beyond_what_locks_take(self) -> None:
-        delivery = Delivery()
+        delivery = Delivery(Hearing())
         (future,) = futures_of(delivery, 1)
         delivery.settle(settled(1, Result(base_offset=0)))
         assert future.get(timeout=1e12).offset == 0
-        waiting = Delivery()
+        waiting = Delivery(Hearing())
         late = futures_of(waiting, 1)[0]
         thread = threading.Thread(target=late.get, args=(1e12,))
         thread.start()
@@ -400,7 +420,7 @@ class TestThreads:
 class TestUndelivered:
     def test_failed_records_come_back(self) -> None:
         back: list[Undelivered] = []
-        delivery = Delivery(back.append)
+        delivery = Delivery(Hearing(back.append))
         futures = futures_of(delivery, 3)
         delivery.settle(settled(3, Result(base_offset=0, record_failures={1: TOO_LARGE})))
         delivery.settle(settled(1, Result(failure=CLOSED), first_index=3))
@@ -417,7 +437,9 @@ class TestUndelivered:
 
     def test_a_refused_record_comes_back_at_once(self) -> None:
         back: list[Undelivered] = []
-        delivery = Delivery.refused(TopicPartition("t", None), TOO_LARGE, RECORD, back.append)
+        delivery = Delivery.refused(
+            TopicPartition("t", None), TOO_LARGE, RECORD, Hearing(back.append)
+        )
         future = DeliveryFuture(delivery, 0, 1, -1, 5, -1)
         (record,) = back
         assert (record.partition, record.value, record.timestamp_ms) == (None, b"value", 1)
@@ -426,7 +448,7 @@ class TestUndelivered:
 
     def test_nothing_comes_back_of_what_was_delivered(self) -> None:
         back: list[Undelivered] = []
-        Delivery(back.append).settle(settled(2, Result(base_offset=0)))
+        Delivery(Hearing(back.append)).settle(settled(2, Result(base_offset=0)))
         assert back == []
 
     def test_what_it_raises_is_logged_and_the_rest_still_comes(
@@ -439,7 +461,7 @@ class TestUndelivered:
             if len(back) == 1:
                 raise RuntimeError("full disk")
 
-        delivery = Delivery(raise_once)
+        delivery = Delivery(Hearing(raise_once))
         (future, _) = futures_of(delivery, 2)
         delivery.settle(settled(2, Result(failure=CLOSED)))
         assert len(back) == 2

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import kafka
 import kafka.errors
+import psutil
 import pytest
 from kafka.future import Future
 from kafka.producer.future import FutureRecordMetadata
@@ -164,3 +168,33 @@ class TestLooks:
             assert heard
         assert heard[-1] == "closed"
         assert producer.metrics() == {}
+
+
+class TestNothingHalfBuilt:
+    @pytest.mark.parametrize(
+        ("keywords", "error"),
+        [
+            ({"nonsense": 1}, ValueError),
+            ({"acks": 7}, ValueError),
+            ({"linger_ms": "5"}, TypeError),
+            ({"bootstrap_servers": "a:b"}, ValueError),
+            ({"transactional_id": "t"}, kafka.errors.KafkaConfigurationError),
+            ({"delivery_timeout_ms": 1}, kafka.errors.KafkaConfigurationError),
+            (
+                {"security_protocol": "SSL", "ssl_cafile": "no/such/file.pem"},
+                kafka.errors.KafkaConfigurationError,
+            ),
+        ],
+        ids=str,
+    )
+    def test_no_thread_and_no_socket_stays_behind(
+        self, keywords: dict[str, Any], error: type[Exception]
+    ) -> None:
+        process = psutil.Process()
+        gc.collect()
+        threads, descriptors = threading.active_count(), process.num_fds()
+        with pytest.raises(error):
+            OURS(**keywords)
+        gc.collect()
+        assert threading.active_count() == threads
+        assert process.num_fds() == descriptors

@@ -63,6 +63,9 @@ class StubDriver:
             raise self.raises
         return self.partitions
 
+    def available_partitions(self, _: str) -> tuple[int, ...]:
+        return tuple(sorted(self.partitions))
+
     def settle(self, result: Result) -> None:
         for batch in self.batches.values():
             batch.result = result

@@ -229,6 +229,19 @@ def test_a_node_that_is_back_before_anyone_noticed_still_loses_its_leaders(make_
     assert bench.cluster.leader("t", 0) == (2, 1)
 
 
+def test_a_follower_back_before_its_leader_knew_it_was_gone_is_taken_in_again(make_bench):
+    """Nothing new can be appended meanwhile (19), so nothing else would bring it back."""
+    for seed in range(20):
+        bench = make_bench(
+            nodes=2, min_isr=2, seed=seed, metadata_lag_s=(0.01, 0.3), detect_s=0.5, isr_join_s=0.0
+        )
+        bench.cluster.kill(2, bench.now)
+        bench.run(0.46)
+        bench.cluster.start(2, bench.now)
+        bench.run(2.0)
+        assert bench.cluster.topics["t"].partitions[0].isr == (1, 2), seed
+
+
 def test_a_start_that_takes_long_does_not_hide_the_crash(make_bench):
     bench = make_bench(detect_s=1.0, startup_s=5.0)
     bench.cluster.kill(1, bench.now)

@@ -9,6 +9,11 @@ from typing import Any
 from outlast.engine.batch import Batch, Result
 from outlast.engine.messages import Command, Connection, Gap, Granted, Loss, Outbox, Settled
 from outlast.engine.sender import Waiting
+from outlast.future import Delivery, Hearing
+
+
+def new_delivery(_batch: Batch) -> Delivery:
+    return Delivery(Hearing())
 
 
 class Engine:
@@ -20,6 +25,7 @@ class Engine:
         self.tick_s: float | None = 0.005  # the loop comes by that often; None: when it must
         self.settles_at_once = False
         self.room = True
+        self.cancel_grants = False  # a wait that is given up makes room for the next
         self.commands: list[Command] = []
         self.log: list[tuple[str, Any]] = []
         self.on_append: Callable[[], None] | None = None
@@ -60,6 +66,9 @@ class Engine:
 
     def cancel_wait(self, ticket: int, now: float) -> None:
         self.log.append(("cancel_wait", ticket))
+        if self.cancel_grants:
+            self.room = True
+            self._granted = [t for t in self.waiting if t != ticket]
 
     def flush(self, now: float) -> list[Batch]:
         self.attention = True

@@ -20,7 +20,7 @@ from outlast.io.thread import Driver
 from outlast.testing.cluster import MockCluster
 from outlast.testing.server import ClusterServer
 from tests.net.broker import until
-from tests.net.engine import Engine
+from tests.net.engine import Engine, new_delivery
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
@@ -37,7 +37,7 @@ def cluster() -> Iterator[ClusterServer]:
 
 def driver_for(bootstrap: str, **more: Any) -> Driver:
     config = Config(bootstrap_servers=bootstrap, linger_ms=200)
-    return Driver(config.settings, config.values, new_delivery=lambda _batch: Delivery(), **more)
+    return Driver(config.settings, config.values, new_delivery=new_delivery, **more)
 
 
 def put(driver: Driver, value: bytes = b"v") -> DeliveryFuture:
@@ -98,7 +98,7 @@ def test_parent_and_child_each_go_on(cluster: ClusterServer) -> None:
             driver.close(5.0)
             return [*told, threading.active_count()]
 
-        assert in_child(child) == [["forked", Outcome.NEVER_SENT.value], 1, True, 2, 1]
+        assert in_child(child) == [["forked", Outcome.UNKNOWN.value], 1, True, 2, 1]
         assert inherited.get(10)
         put(driver, b"after").get(10)
         assert lost == []
@@ -176,7 +176,7 @@ def test_fork_while_another_thread_holds_the_lock() -> None:
         return [*told, future.get(5).offset]
 
     begun_s = time.monotonic()
-    assert in_child(child) == ["forked", Outcome.NEVER_SENT.value, 7]
+    assert in_child(child) == ["forked", Outcome.UNKNOWN.value, 7]
     assert time.monotonic() - begun_s < 8
     go.set()
     holder.join(5)

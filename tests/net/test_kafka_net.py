@@ -17,6 +17,7 @@ from outlast.engine.messages import Loss
 from outlast.io.events import Connected
 from outlast.io.sockets import socket_options
 from tests.net.broker import (
+    PRODUCE,
     RANGES,
     Stream,
     answer_all,
@@ -272,6 +273,23 @@ def test_an_answer_before_the_end_counts() -> None:
         assert c.lost(connection).loss is Loss.CLOSED
 
 
+def test_an_answer_that_came_before_a_failed_write_counts() -> None:
+    def serve(stream: Stream) -> None:
+        stream.set_up()
+        request = stream.request()
+        assert request is not None
+        stream.answer(request[2], metadata(12))
+        stream.reset()
+
+    with broker(serve) as server, client() as c:
+        connection = c.connected(server)
+        c.send(connection, 1)
+        until(lambda: not server.threads[1].is_alive())  # answered, and reset
+        c.send(connection, 2)
+        assert c.answered(connection).token == 1
+        assert c.lost(connection).loss is Loss.CLOSED
+
+
 def test_what_comes_after_a_failed_write_was_never_sent() -> None:
     go = threading.Event()
 
@@ -291,7 +309,8 @@ def test_what_comes_after_a_failed_write_was_never_sent() -> None:
         assert event.unsent == [2, 3]
 
 
-def test_aborting_resets_and_drops_what_has_not_left() -> None:
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_aborting_resets_and_drops_what_has_not_left(acks: int) -> None:
     received: list[int] = []
     go = threading.Event()
 
@@ -306,7 +325,7 @@ def test_aborting_resets_and_drops_what_has_not_left() -> None:
 
     with broker(serve) as server, client() as c:
         connection = c.connected(server)
-        c.send(connection, 1, produce(30_000_000))
+        c.send(connection, 1, produce(30_000_000, acks), expects_answer=acks != 0)
         c.poll_for(0.05)
         c.give_up(connection, abort=True)
         go.set()
@@ -322,40 +341,68 @@ def test_a_connection_with_unanswered_requests_is_never_closed_softly() -> None:
 
     def serve(stream: Stream) -> None:
         stream.set_up()
-        stream.request()
+        request = stream.request()
+        if request is not None and request[0] == PRODUCE:
+            stream.answer(request[2], b"nonsense")
         try:
             ends.append("closed" if stream.sock.recv(1) == b"" else "more")
         except ConnectionResetError:
             ends.append("reset")
 
     with broker(serve) as server, client() as c:
-        asking, idle = c.connected(server), c.connected(server)
+        idle, asking, misled = c.connected(server), c.connected(server), c.connected(server)
+        c.give_up(idle, abort=False)
+        c.poll_until(lambda: ends == ["closed"])
         c.send(asking, 1)
         c.poll_for(0.05)
         c.give_up(asking, abort=False)
-        until(lambda: ends == ["reset"])
-        c.give_up(idle, abort=False)
+        c.poll_until(lambda: ends == ["closed", "reset"])
+        c.send(misled, 1, produce(10))
+        assert c.lost(misled).loss is Loss.BAD_BYTES
+        c.poll_until(lambda: ends == ["closed", "reset", "reset"])
 
 
 def test_last_requests_without_answer_are_written_before_a_soft_close() -> None:
     sizes: list[int] = []
+    go = threading.Event()
 
     def serve(stream: Stream) -> None:
         stream.set_up()
+        go.wait(5)
         while (request := stream.request()) is not None:
             sizes.append(len(request[3]))
 
-    with broker(serve) as server:
-        c = client()
-        with c as c_:
-            connection = c_.connected(server)
-            for token in range(4):
-                request = produce(3_000_000, acks=0)
-                c_.send(connection, token, request, expects_answer=False)
-            c_.give_up(connection, abort=False)
-            c_.network.close(grace_s=5.0)
-            until(lambda: len(sizes) == 4)
-            assert c_.events == []
+    with broker(serve) as server, client() as c:
+        connection = c.connected(server)
+        for token in range(4):
+            c.send(connection, token, produce(3_000_000, acks=0), expects_answer=False)
+        c.give_up(connection, abort=False)
+        c.poll_for(0.05)
+        go.set()
+        c.network.close(grace_s=5.0)
+        until(lambda: len(sizes) == 4)
+        assert c.events == []
+
+
+def test_a_peer_that_talks_while_it_is_being_left_costs_nothing() -> None:
+    left, done = threading.Event(), threading.Event()
+
+    def serve(stream: Stream) -> None:
+        stream.set_up()
+        left.wait(5)
+        stream.sock.sendall(b"nobody reads this any more")
+        done.wait(5)
+
+    with broker(serve) as server, client() as c:
+        connection = c.connected(server)
+        c.send(connection, 1, produce(30_000_000, acks=0), expects_answer=False)
+        c.give_up(connection, abort=False)
+        left.set()
+        cpu_s = time.thread_time()
+        c.poll_for(0.5)
+        assert time.thread_time() - cpu_s < 0.1
+        assert c.events == []
+        done.set()
 
 
 def test_a_request_that_cannot_be_encoded_ends_its_connection_unsent() -> None:
@@ -367,17 +414,6 @@ def test_a_request_that_cannot_be_encoded_ends_its_connection_unsent() -> None:
         event = c.lost(connection)
         assert event.loss is Loss.UNSUPPORTED
         assert event.unsent == [5]
-
-
-def test_given_up_while_connecting() -> None:
-    with broker(hold) as server, client() as c:
-        before = len(os.listdir("/proc/self/fd"))
-        connection = c.connect(server.host, server.port)
-        c.poll_for(0.02)
-        c.give_up(connection, abort=False)
-        c.poll_for(0.02)
-        assert c.events == []
-        until(lambda: len(os.listdir("/proc/self/fd")) <= before + 2)  # the server's end
 
 
 # --- time and flow are the engine's ---------------------------------------------------------------
@@ -463,11 +499,11 @@ def test_through_a_proxy_that_looks_the_name_up() -> None:
 def test_a_silent_proxy_costs_the_deadline_and_no_cpu() -> None:
     with (
         broker(hold) as proxy,
-        client(proxy_url=f"http://127.0.0.1:{proxy.port}", setup_timeout_s=0.3) as c,
+        client(proxy_url=f"http://127.0.0.1:{proxy.port}", setup_timeout_s=1.0) as c,
     ):
         cpu_s = time.thread_time()
         assert c.lost(c.connect("broker.test", 9092)).loss is Loss.SETUP_TIMEOUT
-        assert time.thread_time() - cpu_s < 0.15
+        assert time.thread_time() - cpu_s < 0.1
 
 
 # --- socket options and log lines -----------------------------------------------------------------

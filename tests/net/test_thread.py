@@ -23,7 +23,7 @@ from outlast.testing.cluster import MockCluster
 from outlast.testing.server import ClusterServer
 from tests.net.broker import Stream, broker, hold, metadata, until
 from tests.net.client import ask
-from tests.net.engine import Engine
+from tests.net.engine import Engine, new_delivery
 
 NOWHERE = "127.0.0.1:9"  # the discard port: nothing listens there
 
@@ -48,7 +48,7 @@ def drivers() -> Iterator[Callable[..., Driver]]:
             Driver(
                 config.settings,
                 config.values,
-                new_delivery=lambda _batch: Delivery(),
+                new_delivery=new_delivery,
                 **options,
             )
         )
@@ -245,6 +245,33 @@ def test_a_wait_that_is_given_up_is_cancelled(drivers: Callable[..., Driver]) ->
     with pytest.raises(BlockedError, match="buffer_memory=33554432"):
         put(driver, max_block_s=0.05)
     until(lambda: ("cancel_wait", 1) in engine.log)
+
+
+def test_what_comes_while_the_thread_is_busy_is_not_slept_over(
+    drivers: Callable[..., Driver],
+) -> None:
+    """A wait is given up while a callback runs; its room goes to another waiter, right then."""
+    driver, engine = with_engine(drivers)
+    busy, go = threading.Event(), threading.Event()
+
+    def callback(_: object) -> None:
+        busy.set()
+        go.wait(20)
+
+    put(driver).add_callback(callback)
+    driver.ask(lambda *_: engine.settle())
+    assert busy.wait(5)
+    engine.room, engine.cancel_grants, engine.tick_s = False, True, None
+    done: list[DeliveryFuture] = []
+    other = threading.Thread(target=lambda: done.append(put(driver, max_block_s=20)))
+    other.start()
+    until(lambda: len(engine.waiting) == 1)
+    with pytest.raises(BlockedError):
+        put(driver, max_block_s=0.0)
+    engine.attention = False
+    go.set()
+    other.join(5)
+    assert len(done) == 1
 
 
 def test_in_a_callback_nothing_waits(drivers: Callable[..., Driver]) -> None:
@@ -464,10 +491,10 @@ def test_a_mistake_of_the_engine_leaves_nobody_waiting(
 PROGRAM = """
 import sys
 from outlast.config import Config
-from outlast.future import Delivery
+from outlast.future import Delivery, Hearing
 from outlast.io.thread import Driver
 config = Config(bootstrap_servers=sys.argv[1], linger_ms=60_000)
-driver = Driver(config.settings, config.values, new_delivery=lambda batch: Delivery())
+driver = Driver(config.settings, config.values, new_delivery=lambda _: Delivery(Hearing()))
 driver.partitions_for("t", 20.0)
 for number in range(100):
     driver.append("t", 0, None, b"%d" % number, (), 0, 20.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import socket
 import ssl
@@ -32,6 +33,7 @@ from tests.net.broker import (
     produced,
     sasl_authenticate,
     sasl_handshake,
+    until,
 )
 from tests.net.client import client, produce
 
@@ -99,6 +101,38 @@ def test_a_tls_peer_that_is_silent_meets_the_same_deadline(certificate: tuple[Pa
         begun_s = time.monotonic()
         assert c.lost(c.connect(server.host, server.port)).loss is Loss.SETUP_TIMEOUT
         assert time.monotonic() - begun_s < 3.0
+
+
+@needs_openssl
+def test_given_up_in_the_handshake_the_socket_is_closed(certificate: tuple[Path, Path]) -> None:
+    gc.disable()  # it would close it too, some time
+    try:
+        with broker(hold) as server, client(**tls(certificate)) as c:
+            connection = c.connect(server.host, server.port)
+            c.poll_until(lambda: len(server.threads) == 2)
+            c.poll_for(0.05)
+            c.give_up(connection, abort=False)
+            until(lambda: not server.threads[1].is_alive())
+            c.poll_for(0.05)
+            assert c.events == []
+    finally:
+        gc.enable()
+
+
+@needs_openssl
+def test_under_tls_an_answer_before_the_end_counts_too(certificate: tuple[Path, Path]) -> None:
+    def serve(stream: Stream) -> None:
+        stream.set_up()
+        request = stream.request()
+        assert request is not None
+        stream.answer(request[2], metadata(12))
+
+    with broker(serve, server_context(certificate)) as server, client(**tls(certificate)) as c:
+        connection = c.connected(server)
+        c.send(connection, 1)
+        until(lambda: not server.threads[1].is_alive())  # the answer and the end are both here
+        assert c.answered(connection).token == 1
+        assert c.lost(connection).loss is Loss.CLOSED
 
 
 @needs_openssl
@@ -258,3 +292,70 @@ def test_authentication_is_renewed_with_a_fresh_token_while_requests_flow() -> N
         assert b"token-1" in seen[0]
         assert b"token-2" in seen[1]
         assert threading.current_thread() not in provider.threads
+
+
+@pytest.mark.slow
+def test_requests_wait_for_a_renewal_and_nothing_else_does() -> None:
+    """Ten requests come while it goes on; then all are written, whatever was throttled before."""
+    renewing, go = threading.Event(), threading.Event()
+    logins: list[int] = []
+
+    def serve(stream: Stream) -> None:
+        stream.set_up()
+        held: list[tuple[int, int]] = []
+        while (request := stream.request()) is not None:
+            key, version, correlation_id, _ = request
+            if key == SASL_HANDSHAKE:
+                logins.append(correlation_id)
+                if len(logins) == 2:
+                    renewing.set()
+                    assert go.wait(5)
+                stream.answer(correlation_id, sasl_handshake(version, "PLAIN"))
+            elif key == SASL_AUTHENTICATE:
+                stream.answer(correlation_id, sasl_authenticate(version, 0, 1000))
+            else:
+                held.append((version, correlation_id))
+                if len(logins) == 1 or len(held) == 10:
+                    for kept_version, kept_id in held:
+                        body = metadata(kept_version)
+                        stream.answer(kept_id, body[:1] + (60_000).to_bytes(4, "big") + body[5:])
+                    held = []
+
+    with broker(serve) as server, client(**PLAIN) as c:
+        connection = c.connected(server)
+        c.send(connection, 0)
+        assert c.answered(connection).token == 0
+        c.poll_until(renewing.is_set)
+        for token in range(1, 11):
+            c.send(connection, token)
+        go.set()
+        assert [c.answered(connection).token for _ in range(10)] == list(range(1, 11))
+
+
+@pytest.mark.slow
+def test_what_waited_for_a_renewal_that_failed_was_never_sent() -> None:
+    renewing, go = threading.Event(), threading.Event()
+    logins: list[int] = []
+
+    def serve(stream: Stream) -> None:
+        stream.set_up()
+        while (request := stream.request()) is not None:
+            key, version, correlation_id, _ = request
+            if key == SASL_HANDSHAKE:
+                logins.append(correlation_id)
+                stream.answer(correlation_id, sasl_handshake(version, "PLAIN"))
+                continue
+            if len(logins) == 2:
+                renewing.set()
+                assert go.wait(5)
+            stream.answer(correlation_id, sasl_authenticate(version, 58 * (len(logins) - 1), 1000))
+
+    with broker(serve) as server, client(**PLAIN) as c:
+        connection = c.connected(server)
+        c.poll_until(renewing.is_set)
+        for token in (1, 2):
+            c.send(connection, token)
+        go.set()
+        event = c.lost(connection)
+        assert event.loss is Loss.AUTHENTICATION
+        assert event.unsent == [1, 2]

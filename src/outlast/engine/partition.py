@@ -105,7 +105,7 @@ class Partition:
         """Since when (or from when on) the oldest waiting batch is ready to be sent."""
         for batch in self.window:
             if batch.pending:
-                return batch.created_s + self.limits.linger_s
+                return batch.created_s  # it lingered before it was first sent
         return self.queue.ready_s()
 
     def due_s(self) -> float | None:

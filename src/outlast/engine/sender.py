@@ -216,6 +216,12 @@ class Sender:
         waits = [t for t in times if t is not None]
         return max(min(waits), now + SHORTEST_WAIT_S) if waits else None
 
+    def available_partitions(self, topic: str) -> tuple[int, ...]:
+        """The topic's partitions that have a leader to send to, as far as is known."""
+        metadata = self._hub.metadata
+        leaders = ((p, metadata.leader(topic, p)) for p in metadata.partitions(topic) or ())
+        return tuple(p for p, leader in leaders if leader is not None and leader.usable)
+
     def gaps(self, now: float) -> list[Gap]:
         """The last thousand gaps, open ones included."""
         return self._hub.recorder.gaps(now)

@@ -196,7 +196,8 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         except Exception as error:
             self.close(error)
         else:
-            await self.initialize(timeout_at=self._deadline_s)
+            # Our own timer comes first; its reason is the better one.
+            await self.initialize(timeout_at=self._deadline_s + 1.0)
 
     async def fetch_token(self) -> None:
         """Have an OAuth token ready: asking the provider may take long."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol, cast
 
 from outlast.engine.batch import Batch, Result
-from outlast.engine.messages import Fact
+from outlast.engine.messages import Fact, Outcome
 from outlast.engine.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -29,25 +30,43 @@ class Delivery(Protocol):
         """Wait until the first `count` records are settled and their callbacks have run."""
 
 
-def delivery_of(batch: Batch) -> Delivery:
-    """What the driver has put into the batch's free slot."""
-    assert batch.delivery is not None
-    return cast("Delivery", batch.delivery)
+def records_of(batches: Iterable[Batch]) -> dict[Delivery, int]:
+    """The deliveries of these batches: until which record, counted from 1, each is concerned."""
+    counts: dict[Delivery, int] = {}
+    for batch in batches:
+        delivery = _delivery_of(batch)
+        if delivery is not None:
+            counts[delivery] = max(counts.get(delivery, 0), batch.first_index + batch.count)
+    return counts
 
 
 def settle(batch: Batch) -> None:
     """Give a settled batch's outcome to its futures."""
+    delivery = _delivery_of(batch)
+    if delivery is None:
+        return
     try:
-        delivery_of(batch).settle(batch)
+        delivery.settle(batch)
     except BaseException:  # SystemExit too: it would end the I/O thread, not the process
         log.exception("Error in a callback of %r", batch)
 
 
-def fail_all(sender: Sender, kind: str, message: str, now: float) -> None:
+def fail_all(
+    sender: Sender, kind: str, message: str, now: float, outcome: Outcome | None = None
+) -> None:
     """Fail every record of an engine that will not do it itself."""
     for batch in sender.flush(now):
-        batch.result = Result(failure=batch.failure(kind, None, message, time.time() - now))
+        failure = batch.failure(kind, None, message, time.time() - now)
+        batch.result = Result(failure=replace(failure, outcome=outcome or failure.outcome))
         settle(batch)
+
+
+def _delivery_of(batch: Batch) -> Delivery | None:
+    """What the driver has put into the batch's free slot.
+
+    None: nobody has a future of it. (Ctrl-C may come between the engine's append and the slot.)
+    """
+    return cast("Delivery | None", batch.delivery)
 
 
 class Observers:

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from kafka import errors as kafka_errors
 
 from outlast.engine.batch import Batch
-from outlast.engine.messages import Completion, Compress, Connect, Gap, Outbox, Settled
+from outlast.engine.messages import Completion, Compress, Connect, Gap, Outbox, Outcome, Settled
 from outlast.engine.sender import Sender, Waiting
 from outlast.engine.settings import Settings
 from outlast.errors import BlockedError, ClosedError
@@ -40,7 +40,7 @@ from outlast.io import process
 from outlast.io.addresses import Resolver, resolve
 from outlast.io.events import Connected, Disconnected, Event
 from outlast.io.kafka_net import Network
-from outlast.io.publishing import Delivery, Observer, Observers, delivery_of, fail_all, settle
+from outlast.io.publishing import Delivery, Observer, Observers, fail_all, records_of, settle
 from outlast.io.reasons import Reasons
 
 log = logging.getLogger(__name__)
@@ -115,8 +115,7 @@ class Driver:
         self._untold: deque[Completion] = deque()
         self._asleep = False
         self._nudged = False  # look at the engine before you sleep
-        self._stopping = False
-        self._stop_by_s = 0.0
+        self._stopping, self._stop_by_s = False, 0.0
         self._ready = True  # takes records: started, not closed, not crashed
         name = f"{self._settings.client_id}-network-thread"
         thread = threading.Thread(
@@ -198,6 +197,10 @@ class Driver:
         with self._lock:
             return question(self._sender, self._clock())
 
+    def available_partitions(self, topic: str) -> tuple[int, ...]:
+        """The partitions of a topic that have a leader, as far as is known."""
+        return self.ask(lambda sender, _: sender.available_partitions(topic))
+
     def gaps(self) -> list[Gap]:
         """The last thousand gaps, open ones included."""
         return self.ask(lambda sender, now: sender.gaps(now))
@@ -227,18 +230,14 @@ class Driver:
         and goes on in a thread of its own. A second close waits for the first, or cuts it short.
         """
         with self._lock:
-            self._closed = True
-            self._ready = False
+            self._closed, self._ready = True, False
             for waiter in self._waiters.values():
                 waiter.set()
         if not self.in_callback:
             self._finish(timeout_s)
             return
-        helper = threading.Thread(
-            target=self._finish, args=(timeout_s,), name="outlast-close", daemon=True
-        )
         try:
-            helper.start()
+            threading.Thread(target=self._finish, args=(timeout_s,), daemon=True).start()
         except RuntimeError:  # the interpreter is ending
             self._stop(self._clock())
 
@@ -323,10 +322,7 @@ class Driver:
         with self._lock:
             if self._thread is None or self._crash is not None:
                 return True
-            counts: dict[Delivery, int] = {}
-            for batch in self._sender.flush(self._clock()):
-                delivery = delivery_of(batch)
-                counts[delivery] = max(counts.get(delivery, 0), batch.first_index + batch.count)
+            counts = records_of(self._sender.flush(self._clock()))
             self._nudge()
         for delivery, count in counts.items():
             left_s = None if last_s is None else max(0.0, last_s - self._clock())
@@ -453,6 +449,5 @@ class Driver:
         self._thread, self._ready = None, False
         self._network.abandon()
         if self._crash is None:
-            fail_all(
-                self._sender, "forked", "the process that forked this one has it", self._clock()
-            )
+            message = "the process that forked this one goes on with it"
+            fail_all(self._sender, "forked", message, self._clock(), Outcome.UNKNOWN)

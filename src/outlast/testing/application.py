@@ -7,7 +7,7 @@ record after another; a send that the engine makes wait blocks its thread until 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from kafka.errors import KafkaError, for_code
@@ -70,6 +70,7 @@ class Application:
         "_threads",
         "_tickets",
         "_unix_offset_s",
+        "failures",
         "ledger",
         "max_block_s",
     )
@@ -93,6 +94,7 @@ class Application:
         self._threads: dict[str, deque[_Send]] = {}
         self._tickets: dict[int, str] = {}  # ticket → the thread that waits with it
         self._open = 0
+        self.failures: Counter[str] = Counter()  # by kind, as the engine told them
 
     def __repr__(self) -> str:
         return f"<Application open={self._open} blocked={len(self._tickets)}>"
@@ -143,6 +145,7 @@ class Application:
                 self.ledger.acked(future.entry, offset, now)
             else:
                 future.failure = failure
+                self.failures[failure.kind] += 1
                 self.ledger.failed(future.entry, failure.outcome.value, now)
         return futures
 

@@ -115,6 +115,10 @@ class Lifecycle:
             undecided, self._undecided = self._undecided, []
             for node in undecided:
                 self._detect(node, node.silences, now)
+            if self._cluster.settings.combined_quorum:
+                for node in self._cluster.nodes.values():
+                    if node.running:
+                        node.follow_again(now)  # nobody could join an in-sync set meanwhile
 
     # --- ending and returning ---
 

@@ -166,7 +166,8 @@ class Node:
         known, replica.state = replica.state, state
         if state.leader == self.node_id:
             if replica.leading and known.epoch == state.epoch:
-                replica.advance(now)  # another in-sync set
+                replica.advance(now)  # another in-sync set; who waits here may belong in it
+                replication.wake_followers(self.cluster, replica, now)
             elif state.epoch == 0 and not replica.leading:
                 self._take_up_new(replica, state, now)
             else:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -71,6 +72,7 @@ class Simulation(Story):
         settings: the engine's settings, whole; or else
         keywords: as users write them, on top of the defaults (`linger_ms=5`).
         max_block_s: how long a blocked send waits before it is refused.
+        compress_s: how long compressing a batch takes.
         trace: keep every line of what happened in `trace`; the digest needs it.
     """
 
@@ -85,6 +87,7 @@ class Simulation(Story):
         network: NetworkSettings | None = None,
         settings: Settings | None = None,
         max_block_s: float = 60.0,
+        compress_s: tuple[float, float] = (0.0, 0.0),
         trace: bool = False,
         **keywords: Any,
     ) -> None:
@@ -102,6 +105,8 @@ class Simulation(Story):
             servers = [f"{host}:{port}" for host, port in self.cluster.addresses.values()]
             settings = config.settings(bootstrap_servers=servers, **keywords)
         self.settings = settings
+        self.compress_s = compress_s
+        self._compress_rng = self.stream("compress")
         self.network = SimNetwork(
             self.cluster,
             network or NetworkSettings(),
@@ -308,24 +313,25 @@ class Simulation(Story):
                 case Disconnect(connection, abort):
                     self.say("abort" if abort else "close", connection)
                     self.network.disconnect(connection, abort, self.now)
-        compressed = False
         for completion in out.completions:
             match completion:
                 case Settled(batch):
                     for future in self.application.settled(batch, self.now):
                         self.say("settled", future, future.entry.offset)
-                case Compress(batch):
-                    data = batch.compressed(self.settings.compression)
-                    self.sender.compressed(batch, data, self.now)
-                    compressed = True
+                case Compress(batch):  # takes its time, as with the lock released
+                    at_s = self.now + self._compress_rng.uniform(*self.compress_s)
+                    self._schedule(at_s, partial(self._compress, batch))
                 case Granted(ticket):
                     self.say("granted", ticket)
                     self.application.granted(ticket, self.now)
         for fact in out.facts:
             self.say("fact", fact)
             self.facts.append(fact)
-        if compressed:
-            self._obey()
+
+    def _compress(self, batch: Batch) -> None:
+        self.sender.compressed(batch, batch.compressed(self.settings.compression), self.now)
+        self._obey()
+        self._sleep()
 
     def say(self, *words: object) -> None:
         """A line for the trace."""

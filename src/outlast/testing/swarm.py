@@ -38,6 +38,7 @@ class Report:
     findings: list[str] = field(default_factory=list)
     records: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)  # by kind
     failovers: int = 0  # partitions' leader epochs gone through
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
     virtual_s: float = 0.0
@@ -69,8 +70,10 @@ class _World:
     network: NetworkSettings
     keywords: dict[str, Any]
     max_block_s: float
+    compress_s: tuple[float, float]
     load_s: float
-    interval_s: float
+    interval_s: float  # between two records, over all partitions
+    bursts: list[int]  # how many records at once
     accidents: int
 
     def __str__(self) -> str:
@@ -79,7 +82,7 @@ class _World:
             f"nodes={self.nodes} partitions={self.partitions} min_isr={self.min_isr} "
             f"latency={self.network.latency_s} spikes={self.network.spike_probability} "
             f"first_seq={self.cluster.first_seq_rule} detect={self.cluster.detect_s} "
-            f"interval={self.interval_s} accidents={self.accidents} {words}"
+            f"interval={self.interval_s} bursts={self.bursts} accidents={self.accidents} {words}"
         )
 
 
@@ -95,7 +98,7 @@ def draw_world(rng: Random) -> _World:
         "acks": acks,
         "enable_idempotence": idempotent,
         "linger_ms": linger_ms,
-        "batch_size": rng.choice([150, 500, 2000, 16384]),
+        "batch_size": rng.choice([100, 150, 150, 500, 16384]),
         "max_in_flight_requests_per_connection": rng.choice([1, 2, 5, 5, 5]),
         "request_timeout_ms": request_timeout_ms,
         "delivery_timeout_ms": request_timeout_ms + linger_ms + rng.choice([500, 5000, 60_000]),
@@ -115,6 +118,8 @@ def draw_world(rng: Random) -> _World:
             metadata_lag_s=rng.choice([(0.0, 0.0), (0.001, 0.031), (0.01, 0.3)]),
             deny_p=rng.choice([0.0, 0.13, 1.0]),
             fetch_backoff_s=rng.choice([0.05, 1.0]),
+            creation_deny_p=rng.choice([0.25, 1.0]),
+            creation_deny_s=rng.choice([(0.020, 0.030), (0.1, 0.4)]),
             first_seq_rule=rng.choice(["any", "zero"]),
             api_versions={0: (3, produce), 3: (0, metadata)},
         ),
@@ -126,9 +131,11 @@ def draw_world(rng: Random) -> _World:
         ),
         keywords=keywords,
         max_block_s=rng.choice([0.5, 60.0]),
-        load_s=rng.uniform(1.5, 4.0),
-        interval_s=rng.choice([0.01, 0.02, 0.05]),
-        accidents=rng.randint(1, 8),
+        compress_s=rng.choice([(0.0, 0.0), (0.0, 0.08)]),
+        load_s=rng.uniform(1.0, 3.0),
+        interval_s=rng.choice([0.005, 0.01, 0.02]),
+        bursts=rng.choice([[1], [1, 1, 2, 5, 12], [10, 20]]),
+        accidents=rng.randint(1, 12),
     )
 
 
@@ -148,6 +155,7 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
         cluster=world.cluster,
         network=world.network,
         max_block_s=world.max_block_s,
+        compress_s=world.compress_s,
         trace=trace,
         **world.keywords,
     )
@@ -169,13 +177,27 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
 
 
 def _safety(sim: Simulation, world: _World, accidents: _Accidents) -> None:
-    interval_s = world.interval_s * world.partitions
     for partition in range(world.partitions):
-        start_s, count = sim.rng.uniform(0.0, interval_s), int(world.load_s / interval_s)
-        sim.send_every(partition, interval_s, count, start_s=start_s, size_bytes=30)
-    for _ in range(world.accidents):
-        sim.at(accidents.rng.uniform(0.0, world.load_s), accidents.happen)
+        at_s, each_s = 0.0, world.interval_s * world.partitions
+        while at_s < world.load_s:
+            records = sim.rng.choice(world.bursts)
+            at_s += each_s * records * sim.rng.uniform(0.0, 2.0)
+            sim.at(at_s, partial(_burst, sim, partition, records))
+    at_s = 0.0
+    for _ in range(world.accidents):  # half of them soon after another
+        near = accidents.rng.random() < 0.5
+        at_s = (
+            at_s + accidents.rng.uniform(0.0, 0.2)
+            if near
+            else accidents.rng.uniform(0.0, world.load_s)
+        )
+        sim.at(at_s, accidents.happen)
     sim.run_for(world.load_s)
+
+
+def _burst(sim: Simulation, partition: int, records: int, topic: str = "t") -> None:
+    for _ in range(records):
+        sim.send(topic, partition, size_bytes=30)
 
 
 def _liveness(sim: Simulation, accidents: _Accidents) -> None:
@@ -184,9 +206,10 @@ def _liveness(sim: Simulation, accidents: _Accidents) -> None:
     sim.network.settings = replace(sim.network.settings, spike_probability=0.0)
     settings = sim.settings
     bound_s = 10.0 + 2 * settings.request_timeout_s + 2 * settings.connection_setup_timeout_s
-    sim.run_until(sim.all_settled, bound_s)
+    one_by_one_s = sim.application.open_sends * (4 * sim.network.settings.latency_s[1] + 0.05)
+    sim.run_until(sim.all_settled, bound_s + one_by_one_s)
     sim.run_for(SETTLING_S)
-    last = [sim.send("t", partition) for partition in range(sim.topics["t"])]
+    last = [sim.send(*tp) for tp in sim.partitions()]
     sim.run_until(lambda: all(future.done for future in last), bound_s)
     for future in last:
         if not future.acked:
@@ -212,8 +235,8 @@ class _Accidents:
     def happen(self) -> None:
         """One more accident, drawn by weight."""
         sim, rng = self._sim, self.rng
-        kinds = ["move", "kill", "reset", "stop", "pause", "cut"]
-        kind = rng.choices(kinds, [8, 5, 5, 1, 2, 2])[0]
+        kinds = ["move", "kill", "reset", "stop", "pause", "cut", "create"]
+        kind = rng.choices(kinds, [8, 5, 5, 1, 2, 2, 2])[0]
         node_id = rng.choice(list(sim.cluster.addresses))
         match kind:
             case "move":
@@ -231,6 +254,16 @@ class _Accidents:
                 self._trouble(node_id, sim.pause, sim.resume, rng.uniform(0.05, 3.0))
             case "cut":
                 self._trouble(node_id, sim.cut, sim.heal, rng.uniform(0.05, 2.0))
+            case "create" if not self._cures:  # a controller places replicas on live nodes only
+                self._create()
+
+    def _create(self) -> None:
+        """A new topic, written to from the first moment: its leaders have no state (S11)."""
+        sim, name = self._sim, f"new{len(self._sim.topics)}"
+        sim.create_topic(name, 2)
+        for _ in range(10):
+            burst = partial(_burst, sim, self.rng.randrange(2), self.rng.randint(1, 5), name)
+            sim.at(sim.now + self.rng.uniform(0.0, 0.4), burst)
 
     def heal_all(self) -> None:
         """Nothing is in trouble any more."""
@@ -261,6 +294,7 @@ class _Accidents:
 def _fill(report: Report, sim: Simulation) -> None:
     report.records = len(sim.ledger.entries)
     report.outcomes.update(entry.outcome or "open" for entry in sim.ledger.entries)
+    report.failures.update(sim.application.failures)
     report.failovers = sum(max(0, sim.cluster.leader(*tp)[1]) for tp in sim.partitions())
     report.gaps.update(gap.cause.value for gap in sim.gaps())
     report.virtual_s = sim.now

@@ -1,0 +1,104 @@
+"""What can be done to a simulated world: the verbs of a story.
+
+Every verb acts at once, at the present virtual time; `Simulation.at` says when. What a verb makes
+the brokers say is put on the wire before anything else happens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from outlast.testing.cluster import MockCluster
+from outlast.testing.network import SimNetwork
+
+
+class Story(ABC):
+    """The verbs. A simulation is one, and gives them a cluster, a network and the time."""
+
+    cluster: MockCluster
+    network: SimNetwork
+    now: float
+    topics: dict[str, int]
+    min_isr: int
+
+    @abstractmethod
+    def say(self, *words: object) -> None:
+        """A line for the trace."""
+
+    def move_leader(
+        self,
+        partition: int,
+        to: int | None = None,
+        *,
+        topic: str = "t",
+        deny_s: float | None = None,
+    ) -> int:
+        """Move a partition's leader to another node (default: the next one); it denies that for
+        `deny_s` (None: by the cluster's chance). Returns it.
+
+        Raises:
+            ValueError: the node cannot lead now.
+        """
+        if to is None:
+            nodes = list(self.cluster.addresses)
+            to = nodes[(nodes.index(self.leader(partition, topic)) + 1) % len(nodes)]
+        self.say("STORY move leader of", f"{topic}-{partition}", "to", to)
+        self.cluster.move_leader(topic, partition, to, self.now, deny_s=deny_s)
+        self.network.collect(self.now)
+        return to
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """A topic is made; brokers learn of it one by one."""
+        self.say("STORY create", name)
+        self.topics[name] = partitions
+        self.cluster.create_topic(name, partitions, min_isr=self.min_isr, now=self.now)
+        self.network.collect(self.now)
+
+    def leader(self, partition: int, topic: str = "t") -> int:
+        """The node that leads, by the controller (−1: none)."""
+        return self.cluster.leader(topic, partition)[0]
+
+    def visible_at(self, partition: int, topic: str = "t") -> float:
+        """When the present leader was first named by a broker's metadata."""
+        _, epoch = self.cluster.leader(topic, partition)
+        return min(self.cluster.visible_at_s(topic, partition, epoch).values())
+
+    def kill(self, node_id: int) -> None:
+        """The broker crashes."""
+        self._broker("kill", node_id)
+
+    def stop(self, node_id: int) -> None:
+        """The broker shuts down in order."""
+        self._broker("stop", node_id)
+
+    def start(self, node_id: int) -> None:
+        """A broker that was killed or stopped comes back."""
+        self._broker("start", node_id)
+
+    def pause(self, node_id: int) -> None:
+        """The broker's process stands still."""
+        self._broker("pause", node_id)
+
+    def resume(self, node_id: int) -> None:
+        """A paused broker goes on."""
+        self._broker("resume", node_id)
+
+    def _broker(self, verb: str, node_id: int) -> None:
+        self.say("STORY", verb, node_id)
+        getattr(self.cluster, verb)(node_id, self.now)
+        self.network.collect(self.now)
+
+    def cut(self, node_id: int) -> None:
+        """Nothing passes to or from the node any more, and nobody is told."""
+        self.say("STORY cut", node_id)
+        self.network.cut(node_id, self.now)
+
+    def heal(self, node_id: int) -> None:
+        """The node can be reached again."""
+        self.say("STORY heal", node_id)
+        self.network.heal(node_id, self.now)
+
+    def reset(self, node_id: int) -> None:
+        """Break all connections to the node."""
+        self.say("STORY reset connections to", node_id)
+        self.network.reset(node_id, self.now)
