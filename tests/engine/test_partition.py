@@ -287,14 +287,95 @@ def test_rule_7_a_restart_waits_for_the_drain() -> None:
     assert bench.partition.restarted == "resequence"
 
 
-def test_45_at_an_unsure_head_is_told_unknown() -> None:
+class TestInquest:
+    """45 for an unsure head: newest first (rule 7)."""
+
+    def lost(self, count: int) -> tuple[Bench, list[Batch]]:
+        """All in flight left; the head was sent again and got 45."""
+        bench = Bench()
+        batches = bench.pipelined(count)
+        bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
+        assert bench.send(OTHER_LINE, 1) is batches[0]
+        assert bench.partition.deny(batches[0], "OUT_OF_ORDER") == []
+        return bench, batches
+
+    def test_the_first_zero_proves_all_before_it(self) -> None:
+        bench, batches = self.lost(4)
+        assert bench.send(OTHER_LINE, 1) is batches[3]
+        assert bench.send(OTHER_LINE, 1) is None, "one at a time"
+        bench.partition.deny(batches[3], "OUT_OF_ORDER")
+        assert bench.send(OTHER_LINE, 1) is batches[2]
+        assert bench.accept(batches[2], offset=40) == batches[:3]
+        assert [b.result.base_offset for b in batches[:3] if b.result] == [-1, -1, 40]
+        assert bench.send_all(OTHER_LINE, 1) == [batches[3]]
+        assert header(batches[3]) == (7000, 0, 8), "under its old number"
+        assert batches[3].unsure
+
+    def test_45_for_all_restarts_with_all(self) -> None:
+        bench, batches = self.lost(3)
+        for batch in (batches[2], batches[1]):
+            assert bench.send(OTHER_LINE, 1) is batch
+            bench.partition.deny(batch, "OUT_OF_ORDER")
+        assert bench.send(OTHER_LINE, 1) is batches[0]
+        assert header(batches[0]) == (7000, 1, 0)
+        assert bench.partition.restarted == "resequence"
+
+    def test_alone_it_restarts_at_once(self) -> None:
+        bench, batches = self.lost(1)
+        assert bench.send(OTHER_LINE, 1) is batches[0]
+        assert header(batches[0]) == (7000, 1, 0)
+
+    def test_one_accepted_behind_the_head_answers_the_question(self) -> None:
+        bench = Bench()
+        batches = bench.pipelined(3)
+        bench.refuse(batches[0], AttemptState.DOUBTFUL)
+        bench.refuse(batches[1])
+        bench.accept(batches[2])
+        bench.send()
+        assert bench.partition.deny(batches[0], "OUT_OF_ORDER") == batches[:2]
+        assert bench.partition.idle
+
+    def test_a_stall_or_a_refusal_of_the_moment_asks_the_same_again(self) -> None:
+        bench, batches = self.lost(3)
+        bench.send(OTHER_LINE, 1)
+        bench.partition.refuse(batches[2], AttemptState.DOUBTFUL, "REQUEST_TIMED_OUT", 77)
+        assert bench.send(OTHER_LINE, 1) is batches[2]
+
+    def test_a_lost_connection_voids_it(self) -> None:
+        bench, batches = self.lost(3)
+        bench.send(OTHER_LINE, 1)
+        bench.partition.lose_connection(OTHER_LINE, "CONNECTION_CLOSED")
+        assert bench.send(Connection(3, Role.OPEN, 3), 1) is batches[0]
+
+    @pytest.mark.parametrize(
+        ("line", "epoch"), [(OTHER_LINE, 2), (Connection(2, Role.OPEN, 9), 1)], ids=str
+    )
+    def test_another_epoch_or_connection_voids_it(self, line: Connection, epoch: int) -> None:
+        bench, batches = self.lost(3)
+        assert bench.send(line, epoch) is batches[0]
+
+    def test_any_other_answer_voids_it(self) -> None:
+        bench, batches = self.lost(3)
+        bench.send(OTHER_LINE, 1)
+        bench.partition.void()
+        bench.refuse(batches[2])
+        assert bench.send(OTHER_LINE, 1) is batches[0]
+
+    def test_an_unsure_batch_kept_by_a_restart_is_never_told_not_accepted(self) -> None:
+        bench, batches = self.lost(1)
+        bench.send(OTHER_LINE, 1)
+        bench.fail(batches[0])
+        assert outcome(batches[0]) is Outcome.UNKNOWN
+
+
+def test_rule_7c_behind_a_hole_that_was_only_refused_unsure_batches_go_on() -> None:
     bench = Bench()
-    (batch,) = bench.pipelined(1)
+    batches = bench.pipelined(2)
+    bench.fail(batches[0])
     bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
-    bench.send(OTHER_LINE, 1)
-    settled = bench.partition.deny(batch, "OUT_OF_ORDER")
-    assert settled == [batch]
-    assert outcome(batch) is Outcome.UNKNOWN
+    assert batches[1].result is None
+    assert bench.send(OTHER_LINE, 1) is batches[1]
+    assert header(batches[1]) == (7000, 1, 0)
 
 
 def test_in_flight_at_the_deadline_fails_as_unknown_and_an_ack_then_leaves_no_hole() -> None:

@@ -53,6 +53,7 @@ class Inquest:
         """Whether answers on this connection, at this epoch, still speak of the same log."""
         return self._connection == connection and self._leader_epoch == leader_epoch
 
-    def denied(self) -> None:
-        """45: this one is not the last in the log."""
+    def denied(self) -> bool:
+        """45: this one is not the last in the log. True: none of them is in it."""
         self._remaining.pop()
+        return not self._remaining

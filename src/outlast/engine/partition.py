@@ -263,8 +263,7 @@ class Partition:
         attempt = self._end_attempt(batch, AttemptState.REFUSED, error)
         self._rewind()
         if self.inquest is not None and self.inquest.batch is batch:
-            self.inquest.denied()
-            if self.inquest.batch is None:
+            if self.inquest.denied():
                 self.restart_reason = "resequence"
         elif batch.doubt:
             self.inquest = Inquest(attempt.connection, attempt.leader_epoch, ())
