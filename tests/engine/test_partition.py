@@ -8,8 +8,9 @@ import pytest
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.messages import AttemptState, Connection, Outcome, Role
-from outlast.engine.partition import EPOCH_MAX, Partition, sequence_after
+from outlast.engine.partition import Partition
 from outlast.engine.queue import FailureReason, Limits
+from outlast.engine.window import EPOCH_MAX, sequence_after
 
 LINE = Connection(1, Role.OPEN, 1)
 OTHER_LINE = Connection(2, Role.OPEN, 2)
@@ -168,7 +169,7 @@ def test_rule_3_again_after_a_minute_without_an_ack() -> None:
 def test_rule_3_again_under_another_producer_epoch() -> None:
     bench = Bench()
     batches = bench.pipelined(1)
-    bench.partition.lose_numbering(batches[0], "OUT_OF_ORDER", fresh_producer_id=False)
+    bench.partition.deny(batches[0], "OUT_OF_ORDER")
     bench.queue(2)
     assert bench.send_all() == batches
     assert header(batches[0]) == (7000, 1, 0)
@@ -278,7 +279,7 @@ def test_rule_7b_an_expired_unsure_batch_takes_the_unsure_behind_it_along() -> N
 def test_rule_7_a_restart_waits_for_the_drain() -> None:
     bench = Bench()
     batches = bench.pipelined(2)
-    bench.partition.lose_numbering(batches[0], "OUT_OF_ORDER", fresh_producer_id=False)
+    bench.partition.deny(batches[0], "OUT_OF_ORDER")
     assert bench.send() is None
     assert bench.refuse(batches[1]) == []
     assert bench.send() is batches[0]
@@ -286,14 +287,95 @@ def test_rule_7_a_restart_waits_for_the_drain() -> None:
     assert bench.partition.restarted == "resequence"
 
 
-def test_45_at_an_unsure_head_is_told_unknown() -> None:
+class TestInquest:
+    """45 for an unsure head: newest first (rule 7)."""
+
+    def lost(self, count: int) -> tuple[Bench, list[Batch]]:
+        """All in flight left; the head was sent again and got 45."""
+        bench = Bench()
+        batches = bench.pipelined(count)
+        bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
+        assert bench.send(OTHER_LINE, 1) is batches[0]
+        assert bench.partition.deny(batches[0], "OUT_OF_ORDER") == []
+        return bench, batches
+
+    def test_the_first_zero_proves_all_before_it(self) -> None:
+        bench, batches = self.lost(4)
+        assert bench.send(OTHER_LINE, 1) is batches[3]
+        assert bench.send(OTHER_LINE, 1) is None, "one at a time"
+        bench.partition.deny(batches[3], "OUT_OF_ORDER")
+        assert bench.send(OTHER_LINE, 1) is batches[2]
+        assert bench.accept(batches[2], offset=40) == batches[:3]
+        assert [b.result.base_offset for b in batches[:3] if b.result] == [-1, -1, 40]
+        assert bench.send_all(OTHER_LINE, 1) == [batches[3]]
+        assert header(batches[3]) == (7000, 0, 8), "under its old number"
+        assert batches[3].unsure
+
+    def test_45_for_all_restarts_with_all(self) -> None:
+        bench, batches = self.lost(3)
+        for batch in (batches[2], batches[1]):
+            assert bench.send(OTHER_LINE, 1) is batch
+            bench.partition.deny(batch, "OUT_OF_ORDER")
+        assert bench.send(OTHER_LINE, 1) is batches[0]
+        assert header(batches[0]) == (7000, 1, 0)
+        assert bench.partition.restarted == "resequence"
+
+    def test_alone_it_restarts_at_once(self) -> None:
+        bench, batches = self.lost(1)
+        assert bench.send(OTHER_LINE, 1) is batches[0]
+        assert header(batches[0]) == (7000, 1, 0)
+
+    def test_one_accepted_behind_the_head_answers_the_question(self) -> None:
+        bench = Bench()
+        batches = bench.pipelined(3)
+        bench.refuse(batches[0], AttemptState.DOUBTFUL)
+        bench.refuse(batches[1])
+        bench.accept(batches[2])
+        bench.send()
+        assert bench.partition.deny(batches[0], "OUT_OF_ORDER") == batches[:2]
+        assert bench.partition.idle
+
+    def test_a_stall_or_a_refusal_of_the_moment_asks_the_same_again(self) -> None:
+        bench, batches = self.lost(3)
+        bench.send(OTHER_LINE, 1)
+        bench.partition.refuse(batches[2], AttemptState.DOUBTFUL, "REQUEST_TIMED_OUT", 77)
+        assert bench.send(OTHER_LINE, 1) is batches[2]
+
+    def test_a_lost_connection_voids_it(self) -> None:
+        bench, batches = self.lost(3)
+        bench.send(OTHER_LINE, 1)
+        bench.partition.lose_connection(OTHER_LINE, "CONNECTION_CLOSED")
+        assert bench.send(Connection(3, Role.OPEN, 3), 1) is batches[0]
+
+    @pytest.mark.parametrize(
+        ("line", "epoch"), [(OTHER_LINE, 2), (Connection(2, Role.OPEN, 9), 1)], ids=str
+    )
+    def test_another_epoch_or_connection_voids_it(self, line: Connection, epoch: int) -> None:
+        bench, batches = self.lost(3)
+        assert bench.send(line, epoch) is batches[0]
+
+    def test_any_other_answer_voids_it(self) -> None:
+        bench, batches = self.lost(3)
+        bench.send(OTHER_LINE, 1)
+        bench.partition.void()
+        bench.refuse(batches[2])
+        assert bench.send(OTHER_LINE, 1) is batches[0]
+
+    def test_an_unsure_batch_kept_by_a_restart_is_never_told_not_accepted(self) -> None:
+        bench, batches = self.lost(1)
+        bench.send(OTHER_LINE, 1)
+        bench.fail(batches[0])
+        assert outcome(batches[0]) is Outcome.UNKNOWN
+
+
+def test_rule_7c_behind_a_hole_that_was_only_refused_unsure_batches_go_on() -> None:
     bench = Bench()
-    (batch,) = bench.pipelined(1)
+    batches = bench.pipelined(2)
+    bench.fail(batches[0])
     bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
-    bench.send(OTHER_LINE, 1)
-    settled = bench.partition.lose_numbering(batch, "OUT_OF_ORDER", fresh_producer_id=False)
-    assert settled == [batch]
-    assert outcome(batch) is Outcome.UNKNOWN
+    assert batches[1].result is None
+    assert bench.send(OTHER_LINE, 1) is batches[1]
+    assert header(batches[1]) == (7000, 1, 0)
 
 
 def test_in_flight_at_the_deadline_fails_as_unknown_and_an_ack_then_leaves_no_hole() -> None:
@@ -356,7 +438,7 @@ def test_a_request_that_was_never_handed_over_is_no_attempt() -> None:
 def test_rule_6_a_lost_producer_needs_a_fresh_id() -> None:
     bench = Bench()
     (batch,) = bench.pipelined(1)
-    bench.partition.lose_numbering(batch, "UNKNOWN_PRODUCER_ID", fresh_producer_id=True)
+    bench.partition.lose_producer(batch, "UNKNOWN_PRODUCER_ID")
     assert bench.send() is None
     assert bench.partition.needs_producer_id()
     bench.partition.use_producer_id(8000, 0)
@@ -366,10 +448,10 @@ def test_rule_6_a_lost_producer_needs_a_fresh_id() -> None:
 
 def test_rule_6_after_the_last_epoch_comes_a_fresh_producer_id() -> None:
     bench = Bench()
-    bench.partition.producer_epoch = EPOCH_MAX
+    bench.partition.window.producer_epoch = EPOCH_MAX
     (batch,) = bench.queue()
     bench.send()
-    bench.partition.lose_numbering(batch, "OUT_OF_ORDER", fresh_producer_id=False)
+    bench.partition.deny(batch, "OUT_OF_ORDER")
     assert bench.partition.needs_producer_id()
     assert bench.partition.fresh_producer_id
 
@@ -378,7 +460,7 @@ def test_rule_8_sequences_wrap_to_zero() -> None:
     assert sequence_after(2**31 - 3, 5) == 2
     assert sequence_after(2**31 - 1, 1) == 0
     bench = Bench()
-    bench.partition.next_sequence = 2**31 - 3
+    bench.partition.window.next_sequence = 2**31 - 3
     first, second = bench.queue(2, records=5)
     bench.send()
     bench.accept(first)

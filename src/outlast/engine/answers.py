@@ -55,7 +55,10 @@ class Answers:
             assert answer is not None
             self._delivered(node_id, place, batch, attempt, answer, now)
             return
-        if not place.is_head(batch):  # noise behind a failed head, whatever it says (rule 5)
+        asked = place.is_asked(batch)
+        if asked and not judgement.stall and verdict not in (Verdict.RETRY, Verdict.RESEQUENCE):
+            place.void()
+        if not asked and not place.is_head(batch):  # noise behind a failed head (rule 5)
             self._hub.settle(place, place.refuse(batch, state, name, base_offset), now)
             return
         final = self._exhausted(batch, judgement, now)
@@ -65,10 +68,12 @@ class Answers:
         match verdict:
             case Verdict.REFRESH | Verdict.RETRY | Verdict.UNSURE if not final:
                 settled = place.refuse(batch, state, name, base_offset)
+            case Verdict.RESEQUENCE if not judgement.fresh_producer_id:
+                settled = place.deny(batch, name)
+            case _ if asked:  # whatever it is, the head will be told so too
+                settled = place.refuse(batch, state, name, base_offset)
             case Verdict.RESEQUENCE:
-                settled = place.lose_numbering(
-                    batch, name, fresh_producer_id=judgement.fresh_producer_id
-                )
+                settled = place.lose_producer(batch, name)
             case Verdict.SPLIT if not batch.doubt:
                 settled = []
                 place.split(batch, name)

@@ -100,7 +100,11 @@ class Hub:
         if place.restarted:
             self.out.facts.append(
                 PartitionRestarted(
-                    now, *place.tp, place.producer_id, place.producer_epoch, place.restarted
+                    now,
+                    *place.tp,
+                    place.window.producer_id,
+                    place.window.producer_epoch,
+                    place.restarted,
                 )
             )
             place.restarted = ""

@@ -1,7 +1,8 @@
-"""One partition: its queue, its numbering, its window of sent batches.
+"""One partition: what may be sent when, and what every answer does to its order.
 
-Two rules of the file: everything that changes a partition's order or numbers is here, and the
-file knows neither topics' leaders nor error codes; it is told *accepted*, *refused*, *lost*.
+Two rules of the file: everything that changes a partition's order is here or in the parts that it
+owns (`queue`, `window`, `inquest`), and it knows neither topics' leaders nor error codes; it is
+told *accepted*, *refused*, *denied*, *lost*.
 
 Theory
 ------
@@ -28,13 +29,17 @@ while a copy of it may still be taken. Everything below exists to never do eithe
   connection, all of them are written too. After a failure the partition *drains*: nothing is sent
   until every request on the connection is answered or the connection is gone; then the head goes
   first, alone.
+* **45 for an unsure head** opens an inquest: what was written is asked from the newest batch on
+  (rule 7, `inquest`). 45 for a head that was only ever refused: the broker lost our numbering, and
+  the partition restarts.
 * **A hole** is a number whose batch failed for good. If every attempt of that batch and of all
   that follow was refused, the followers are renumbered in place: nobody has seen those numbers
-  (rule 7a). Otherwise the partition *restarts*: the unsure batches fail as *unknown*, the next
-  producer epoch begins at sequence 0, the others follow under it (rules 6, 7b). Both wait for
-  the drain. A batch that failed at its deadline while in flight may still be answered 0: then
-  there is no hole.
-* Sequences wrap from 2³¹−1 to 0 (rule 8).
+  (7a). Otherwise the partition *restarts*: the next producer epoch begins at sequence 0 (rule 6).
+  If the hole may be written, the unsure batches behind it fail as *unknown* (7b); if it was only
+  refused, nothing can ever fill it, no copy behind it can be taken, and they go on (7c).
+  All of this waits for the drain. A batch that failed at its deadline while in flight may still be
+  answered 0: then there is no hole.
+* Sequences wrap from 2³¹−1 to 0 (rule 8, `window`).
 
 Without idempotence there are no numbers: every answer decides for its own batch, and order is
 kept only with one request in flight, as in Kafka (rule 9).
@@ -42,23 +47,17 @@ kept only with one request in flight, as in Kafka (rule 9).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
-from outlast.engine.batch import NOT_NUMBERED, Attempt, Batch, Result
+from outlast.engine.batch import Attempt, Batch, Result
+from outlast.engine.inquest import Inquest
 from outlast.engine.messages import AttemptState, Connection
 from outlast.engine.queue import FailureReason, Limits, Queue
+from outlast.engine.window import Window
 
-SEQUENCES = 2**31
-EPOCH_MAX = 32_767
 EXPIRED = "delivery_timeout"  # a failure's kind
 PROVEN_FOR_S = 60.0  # then the broker may have forgotten us: one in flight again (S12)
-
-
-def sequence_after(base_sequence: int, count: int) -> int:
-    """The sequence that follows `count` records from `base_sequence` (KIP-98: wraps to 0)."""
-    return (base_sequence + count) % SEQUENCES
 
 
 class Partition:
@@ -67,17 +66,15 @@ class Partition:
     def __init__(self, topic: str, index: int, limits: Limits) -> None:
         self.tp = (topic, index)
         self.limits = limits
-        self.window: deque[Batch] = deque()
+        self.window = Window()
         self.queue = Queue(self.tp, limits)
-        self.producer_id = -1  # -1: none yet
-        self.producer_epoch = -1
         self.fresh_producer_id = False  # the next id must not be the one shared by all
-        self.next_sequence = 0
         self.in_flight = 0
         self.connection: Connection | None = None  # of what is in flight
         self.proven: tuple[Connection, int, int, int] | None = None
         self.last_ack_s: float | None = None
         self.draining = False
+        self.inquest: Inquest | None = None
         self.restart_reason = ""  # set: restart once drained
         self.restarted = ""  # why it just restarted, until the hub has told
         self.retry_at_s = 0.0
@@ -86,9 +83,8 @@ class Partition:
     def __repr__(self) -> str:
         state = "draining" if self.draining else "open"
         return (
-            f"<Partition {self.tp[0]}-{self.tp[1]} {state} window={len(self.window)} "
-            f"queue={len(self.queue.batches)} in_flight={self.in_flight} "
-            f"producer={self.producer_id}/{self.producer_epoch} next={self.next_sequence}>"
+            f"<Partition {self.tp[0]}-{self.tp[1]} {state} {self.window!r} "
+            f"queue={len(self.queue.batches)} in_flight={self.in_flight}>"
         )
 
     # --- views ---
@@ -127,13 +123,14 @@ class Partition:
 
     def needs_producer_id(self) -> bool:
         """Numbers are wanted and there is no producer id to number under."""
-        return self.limits.idempotent and self.producer_id < 0
+        return self.limits.idempotent and self.window.producer_id < 0
 
     def may_pipeline(self, connection: Connection, leader_epoch: int, now: float) -> bool:
         """Whether a second batch may follow one in flight (rule 3)."""
         if not self.limits.idempotent:
             return True
-        current = (connection, leader_epoch, self.producer_id, self.producer_epoch)
+        window = self.window
+        current = (connection, leader_epoch, window.producer_id, window.producer_epoch)
         return (
             self.proven == current
             and self.last_ack_s is not None
@@ -149,6 +146,10 @@ class Partition:
             connection != self.connection or not self.may_pipeline(connection, leader_epoch, now)
         ):
             return None
+        if self.inquest is not None:
+            if self.inquest.holds(connection, leader_epoch):
+                return self.inquest.batch
+            self.inquest = None  # void: begin again with the head
         for batch in islice(self.window, self.limits.window_batches):
             if batch.pending:
                 return batch
@@ -160,11 +161,10 @@ class Partition:
 
     def use_producer_id(self, producer_id: int, producer_epoch: int) -> None:
         """Number under this id from 0 on. Only for a partition that has none."""
-        assert self.producer_id < 0, self
+        assert self.window.producer_id < 0, self
         assert not self.window, self
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.next_sequence = 0
+        self.window.producer_id = producer_id
+        self.window.producer_epoch = producer_epoch
         self.fresh_producer_id = False
 
     def send(self, batch: Batch, attempt: Attempt) -> None:
@@ -174,10 +174,7 @@ class Partition:
         if batch is self.queue.head:
             assert len(self.window) < self.limits.window_batches
             self.queue.batches.popleft()
-            self.window.append(batch)
-            if self.limits.idempotent:
-                batch.number(self.producer_id, self.producer_epoch, self.next_sequence)
-                self.next_sequence = sequence_after(self.next_sequence, batch.count)
+            self.window.add(batch)
         batch.begin_attempt(attempt)
         self.in_flight += 1
         self.connection = attempt.connection
@@ -186,14 +183,11 @@ class Partition:
 
     def is_head(self, batch: Batch) -> bool:
         """Whether this batch's answer decides: no unproved batch stands before it."""
-        if not self.limits.idempotent:
-            return True
-        for other in self.window:
-            if other is batch:
-                return True
-            if other.proved is None:
-                return False
-        raise AssertionError(f"{batch} is not in the window of {self}")
+        return not self.limits.idempotent or self.window.is_head(batch)
+
+    def is_asked(self, batch: Batch) -> bool:
+        """Whether this batch's answer is the inquest's."""
+        return self.inquest is not None and self.inquest.batch is batch
 
     def accept(
         self, batch: Batch, base_offset: int, log_append_time_ms: int, now: float
@@ -208,31 +202,29 @@ class Partition:
             self.proven = (
                 attempt.connection,
                 attempt.leader_epoch,
-                self.producer_id,
-                self.producer_epoch,
+                self.window.producer_id,
+                self.window.producer_epoch,
             )
-            self._prove_before(batch, attempt.connection)
+            if self.is_asked(batch):
+                self._prove_all_before(batch)
+            else:
+                self.window.prove_before(batch, attempt.connection)
+        return self._settle_proved() + self._drained()
+
+    def _prove_all_before(self, batch: Batch) -> None:
+        """The newest batch in the log is found: numbers were taken in order up to it."""
+        for other in self.window.unproved_before(batch):
+            other.proved = (-1, -1)
+        self.inquest = None
+
+    def _settle_proved(self) -> list[Batch]:
         settled = []
         for other in self.window:
             if other.proved is not None and other.result is None:
                 other.result = Result(*other.proved)
                 settled.append(other)
-        self._drop_settled()
-        return settled + self._drained()
-
-    def _prove_before(self, batch: Batch, connection: Connection) -> None:
-        before = []
-        for other in self.window:
-            if other is batch:
-                break
-            if other.proved is None:
-                before.append(other)
-        for other in before:
-            last = other.attempts[-1] if other.attempts else None
-            if last is None or last.connection != connection or last.state is AttemptState.REFUSED:
-                return
-        for other in before:
-            other.proved = (other.attempts[-1].base_offset, -1)
+        self._drop()
+        return settled
 
     def refuse(
         self, batch: Batch, state: AttemptState, error: str, base_offset: int
@@ -253,35 +245,47 @@ class Partition:
         return settled + self._drained()
 
     def split(self, batch: Batch, error: str) -> tuple[Batch, Batch]:
-        """The head is too large and its every attempt was refused: halve it in place.
-
-        The halves take consecutive numbers from the old base, so that no other number changes.
-        """
+        """The head is too large and its every attempt was refused: halve it in place."""
         assert self.is_head(batch)
         assert not batch.doubt
         self._end_attempt(batch, AttemptState.REFUSED, error)
         halves = batch.halves()
-        sequence = batch.base_sequence
         for half in halves:
             half.closed = True
             half.seal(half.compressed(self.limits.compression))
-            if self.limits.idempotent:
-                half.number(self.producer_id, self.producer_epoch, sequence)
-                sequence = sequence_after(sequence, half.count)
-        place = self.window.index(batch)
-        self.window.remove(batch)
-        self.window.insert(place, halves[1])
-        self.window.insert(place, halves[0])
+        self.window.replace(batch, halves)
         self._rewind()
         return halves
 
-    def lose_numbering(self, batch: Batch, error: str, *, fresh_producer_id: bool) -> list[Batch]:
-        """The broker does not know the head's number or producer: restart once drained."""
+    def deny(self, batch: Batch, error: str) -> list[Batch]:
+        """45: the batch's number is not the one that follows in this leader's log."""
+        assert self.is_asked(batch) or self.is_head(batch)
+        attempt = self._end_attempt(batch, AttemptState.REFUSED, error)
+        self._rewind()
+        if self.inquest is not None and self.inquest.batch is batch:
+            if self.inquest.denied():
+                self.restart_reason = "resequence"
+        elif batch.doubt:
+            self.inquest = Inquest(attempt.connection, attempt.leader_epoch, ())
+        else:
+            self.restart_reason = "resequence"
+        return self._drained()
+
+    def void(self) -> None:
+        """An answer that says nothing about what was written: begin again with the head."""
+        self.inquest = None
+
+    def lose_producer(self, batch: Batch, error: str) -> list[Batch]:
+        """The broker does not know the producer, or one of a later epoch: a fresh id, once drained.
+
+        What was written cannot be asked any more: unsure batches fail as *unknown* (rule 6).
+        """
         assert self.is_head(batch)
         self._end_attempt(batch, AttemptState.REFUSED, error)
         self._rewind()
+        self.inquest = None
         self.restart_reason = "resequence"
-        self.fresh_producer_id |= fresh_producer_id
+        self.fresh_producer_id = True
         return self._drained()
 
     def lose_connection(self, connection: Connection, error: str) -> list[Batch]:
@@ -292,6 +296,7 @@ class Partition:
             if batch.open_attempt is not None:
                 self._end_attempt(batch, AttemptState.LEFT, error)
         assert self.in_flight == 0
+        self.inquest = None
         self._rewind()
         return self._drained()
 
@@ -326,9 +331,9 @@ class Partition:
                 settled += self._fail(batch, why)
         while self.queue.head is not None and now >= self.queue.head.created_s + age_s:
             settled += self._fail(self.queue.batches.popleft(), why)
-        if self._hole() is not None:
+        if self.window.hole() is not None:
             self.draining = self.limits.idempotent and self.in_flight > 0
-        self._drop_settled()
+        self._drop()
         return settled + self._drained()
 
     def fail_all(self, failure: FailureReason) -> list[Batch]:
@@ -337,7 +342,7 @@ class Partition:
         self.queue.batches.clear()
         if self.limits.idempotent:
             self.draining = self.in_flight > 0
-        self._drop_settled()
+        self._drop()
         return settled + self._drained()
 
     def fail_queue(self, failure: FailureReason) -> list[Batch]:
@@ -355,6 +360,7 @@ class Partition:
         self.restart_reason = "recreated"
         self.draining = self.limits.idempotent and self.in_flight > 0
         self.proven = None
+        self.inquest = None
         return settled + self._drained()
 
     def _fail(self, batch: Batch, why: FailureReason) -> list[Batch]:
@@ -366,55 +372,62 @@ class Partition:
 
     # --- after the drain ---
 
-    def _drop_settled(self) -> None:
+    def _drop(self) -> None:
         if self.limits.idempotent:
-            while self.window and self.window[0].proved is not None:
-                self.window.popleft()
+            self.window.drop_proved()
         else:
-            kept = [b for b in self.window if b.result is None or b.open_attempt is not None]
-            self.window = deque(kept)
-
-    def _hole(self) -> int | None:
-        """Index in the window of the first batch that failed without being proved."""
-        if self.limits.idempotent:
-            for index, batch in enumerate(self.window):
-                if batch.result is not None and batch.proved is None:
-                    return index
-        return None
+            self.window.drop_settled()
 
     def _drained(self) -> list[Batch]:
         """Once nothing is in flight: mend the numbering if it was lost or has a hole."""
         if not self.limits.idempotent:
-            self._drop_settled()
+            self.window.drop_settled()
             return []
         if self.in_flight:
             return []
         self.draining = False
-        hole = self._hole()
+        hole = self.window.hole()
         if self.restart_reason:
-            return self._restart(self.restart_reason)
-        if hole is None:
-            return []
-        followers = [b for i, b in enumerate(self.window) if i >= hole]
-        if all(not b.doubt and b.proved is None for b in followers):
-            self._renumber(hole)
-            return []
-        why = followers[0].result
-        expired = why is not None and why.failure is not None and why.failure.kind == EXPIRED
-        return self._restart("expired" if expired else "refused")
+            unsure = "fail" if self.fresh_producer_id or hole is not None else "keep"
+            return self._restart(self.restart_reason, unsure=unsure)
+        if hole is not None:
+            return self._mend(hole)
+        if self.inquest is not None and self.inquest.batch is None:
+            return self._open_inquest(self.inquest)
+        return []
 
-    def _renumber(self, hole: int) -> None:
-        """Close the hole in place: nobody has seen the numbers from here on (rule 7a)."""
-        sequence = self.window[hole].base_sequence
-        kept = [b for i, b in enumerate(self.window) if i < hole or b.result is None]
-        for batch in kept[hole:]:
-            batch.number(self.producer_id, self.producer_epoch, sequence)
-            sequence = sequence_after(sequence, batch.count)
-        self.next_sequence = sequence
-        self.window = deque(kept)
+    def _mend(self, hole: int) -> list[Batch]:
+        """A number whose batch failed for good (rules 7a, 7b, 7c)."""
+        self.inquest = None
+        if self.window.unseen_from(hole):
+            self.window.close_hole(hole)
+            return []
+        failed = self.window[hole]
+        assert failed.result is not None
+        failure = failed.result.failure
+        expired = failure is not None and failure.kind == EXPIRED
+        doubt = any(b.doubt for b in self.window if b.result is not None and b.proved is None)
+        return self._restart(
+            "expired" if expired else "refused", unsure="fail" if doubt else "keep"
+        )
 
-    def _restart(self, reason: str) -> list[Batch]:
-        """Take the next producer epoch and number from 0 again (rules 6, 7b)."""
+    def _open_inquest(self, opened: Inquest) -> list[Batch]:
+        """The unsure head got 45 and all else is answered: whom to ask, or what is known."""
+        accepted = [b for b in self.window if b.proved is not None]
+        if accepted:  # behind the head: as good as a 0 for the question
+            self._prove_all_before(accepted[-1])
+            return self._settle_proved()
+        others = [b for b in islice(self.window, 1, None) if b.sent]
+        if not others:
+            self.inquest = None
+            return self._restart("resequence", unsure="keep")
+        self.inquest = opened.about(others)
+        return []
+
+    def _restart(self, reason: str, *, unsure: str) -> list[Batch]:
+        """Take the next producer epoch and number from 0 again; unsure batches 'fail' or 'keep'
+        waiting for their new numbers.
+        """
         assert self.in_flight == 0
         settled: list[Batch] = []
         why = FailureReason(
@@ -423,24 +436,14 @@ class Partition:
             "may have been written: its partition had to restart its numbering "
             f"({reason}), after which a copy could no longer be told from a new record",
         )
-        kept: list[Batch] = []
         for batch in self.window:
-            if batch.proved is not None or batch.result is not None:
-                continue
-            if batch.doubt:
+            if batch.unsure and unsure == "fail":
                 settled += self._fail(batch, why)
-            else:
-                batch.base_sequence = NOT_NUMBERED
-                kept.append(batch)
-        self.window.clear()
-        self.queue.batches.extendleft(reversed(kept))
-        self.next_sequence = 0
+        rest = self.window.restart(fresh_producer_id=self.fresh_producer_id)
+        self.fresh_producer_id |= self.window.producer_id < 0 and self.limits.idempotent
+        self.queue.batches.extendleft(reversed(rest))
         self.proven = None
+        self.inquest = None
         self.restart_reason = ""
         self.restarted = reason
-        if self.fresh_producer_id or self.producer_epoch >= EPOCH_MAX:
-            self.fresh_producer_id = True
-            self.producer_id = self.producer_epoch = -1
-        elif self.producer_id >= 0:
-            self.producer_epoch += 1
         return settled
