@@ -125,13 +125,13 @@ class World:
         if self.pipe:
             yield "serve", World.serve
             if may.refusals:
-                yield "refuse", lambda w: w._refused("refusals", 6)
+                yield "refuse", lambda w: w.refused("refusals", 6)
             if may.moments:
-                yield "19", lambda w: w._refused("moments", 19)
+                yield "19", lambda w: w.refused("moments", 19)
             if may.stalls:
                 yield "stall", World.stall
             if may.finals:
-                yield "87", lambda w: w._refused("finals", 87)
+                yield "87", lambda w: w.refused("finals", 87)
         if may.losses:
             for served in range(len(self.pipe) + 1):
                 yield f"lose after {served}", lambda w, n=served: w.lose(n)
@@ -179,7 +179,7 @@ class World:
         code, offset = self.broker.take(copy)
         self._answer(copy, 7 if code == 0 else code, offset)
 
-    def _refused(self, kind: str, code: int) -> None:
+    def refused(self, kind: str, code: int) -> None:
         setattr(self.allowed, kind, getattr(self.allowed, kind) - 1)
         self._answer(self.pipe.pop(0), code, -1)
 
