@@ -132,10 +132,10 @@ def draw_world(rng: Random) -> _World:
         keywords=keywords,
         max_block_s=rng.choice([0.5, 60.0]),
         compress_s=rng.choice([(0.0, 0.0), (0.0, 0.08)]),
-        load_s=rng.uniform(1.0, 3.0),
+        load_s=rng.uniform(0.5, 2.0),
         interval_s=rng.choice([0.005, 0.01, 0.02]),
         bursts=rng.choice([[1], [1, 1, 2, 5, 12], [10, 20]]),
-        accidents=rng.randint(1, 12),
+        accidents=rng.randint(2, 20),
     )
 
 
@@ -187,7 +187,7 @@ def _safety(sim: Simulation, world: _World, accidents: _Accidents) -> None:
     for _ in range(world.accidents):  # half of them soon after another
         near = accidents.rng.random() < 0.5
         at_s = (
-            at_s + accidents.rng.uniform(0.0, 0.2)
+            at_s + accidents.rng.uniform(0.0, 0.1)
             if near
             else accidents.rng.uniform(0.0, world.load_s)
         )
@@ -222,11 +222,13 @@ def _liveness(sim: Simulation, accidents: _Accidents) -> None:
 class _Accidents:
     """What goes wrong in a run, one node at a time, and what puts it right again."""
 
-    __slots__ = ("_cures", "_sim", "rng")
+    __slots__ = ("_all_up_s", "_cures", "_node_id", "_sim", "rng")
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._cures: dict[int, Callable[[int], None]] = {}  # by node, while it is in trouble
+        self._node_id = 1
+        self._all_up_s = 0.0
         self.rng = sim.stream("accidents")
 
     def __repr__(self) -> str:
@@ -236,8 +238,10 @@ class _Accidents:
         """One more accident, drawn by weight."""
         sim, rng = self._sim, self.rng
         kinds = ["move", "kill", "reset", "stop", "pause", "cut", "create"]
-        kind = rng.choices(kinds, [8, 5, 5, 1, 2, 2, 2])[0]
-        node_id = rng.choice(list(sim.cluster.addresses))
+        kind = rng.choices(kinds, [8, 6, 9, 1, 2, 2, 3])[0]
+        if rng.random() < 0.5:  # misfortunes come together
+            self._node_id = rng.choice(list(sim.cluster.addresses))
+        node_id = self._node_id
         match kind:
             case "move":
                 with suppress(ValueError):  # this node cannot lead it now
@@ -245,7 +249,7 @@ class _Accidents:
             case "reset":
                 sim.reset(node_id)
             case "kill":
-                self._trouble(node_id, sim.kill, sim.start, rng.uniform(0.1, 2.5))
+                self._trouble(node_id, sim.kill, sim.start, rng.choice([0.02, 0.4, 2.0]))
             case "stop":
                 over_s = sim.now + STOPPING_S  # until then it cannot be started
                 start = partial(self._start_at, over_s)
@@ -254,8 +258,8 @@ class _Accidents:
                 self._trouble(node_id, sim.pause, sim.resume, rng.uniform(0.05, 3.0))
             case "cut":
                 self._trouble(node_id, sim.cut, sim.heal, rng.uniform(0.05, 2.0))
-            case "create" if not self._cures:  # a controller places replicas on live nodes only
-                self._create()
+            case "create" if not self._cures and sim.now >= self._all_up_s:
+                self._create()  # a controller places replicas on live nodes only
 
     def _create(self) -> None:
         """A new topic, written to from the first moment: its leaders have no state (S11)."""
@@ -288,6 +292,7 @@ class _Accidents:
     def _cure(self, node_id: int) -> None:
         cure = self._cures.pop(node_id, None)
         if cure is not None:
+            self._all_up_s = self._sim.now + SETTLING_S
             cure(node_id)
 
 
