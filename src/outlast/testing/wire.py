@@ -106,6 +106,7 @@ class ExpectedGap:
     opened_s: float  # the first signal
     errors: list[str] = field(default_factory=list)
     end_s: float | None = None
+    accepted_sent_s: float | None = None  # when the attempt that ended it was sent
 
 
 def attempts(requests: Sequence[WireRequest]) -> list[WireAttempt]:
@@ -176,6 +177,7 @@ class _Track:
         elif attempt.accepted:
             if self.gaps and self.gaps[-1].end_s is None:
                 self.gaps[-1].end_s = at
+                self.gaps[-1].accepted_sent_s = attempt.sent_at
         elif attempt.code is None or attempt.rejected:
             self._signal(at, attempt.sent_at, str(attempt.code or "CONNECTION"))
         if is_end and attempt.hint is not None and attempt.hint[1] > self.epoch:
