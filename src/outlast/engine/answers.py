@@ -15,7 +15,14 @@ from typing import Any
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Link, Pending, Question
 from outlast.engine.hub import Hub
-from outlast.engine.messages import Connection, ConnectionLost, Disconnect, Loss, MetadataRefreshed
+from outlast.engine.messages import (
+    Connection,
+    ConnectionLost,
+    Disconnect,
+    Loss,
+    MetadataRefreshed,
+    StallEnd,
+)
 from outlast.engine.metadata import Node
 from outlast.engine.partition import Partition
 from outlast.engine.produce import Answer, read_answers
@@ -55,6 +62,8 @@ class Answers:
             assert answer is not None
             self._delivered(node_id, place, batch, attempt, answer, now)
             return
+        if judgement.stall:
+            self._hub.stalled(place, node_id, attempt.sent_s, now)
         asked = place.is_asked(batch)
         if asked and not judgement.stall and verdict not in (Verdict.RETRY, Verdict.RESEQUENCE):
             place.void()
@@ -101,6 +110,7 @@ class Answers:
         now: float,
     ) -> None:
         settled = place.accept(batch, answer.base_offset, answer.log_append_time_ms, now)
+        self._hub.tell(self._hub.stalls.end(place.tp, StallEnd.ACK, now))
         self._hub.metadata.fresh(*place.tp)
         self._hub.out.facts += self._hub.recorder.accepted(
             place.tp,

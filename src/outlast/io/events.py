@@ -37,6 +37,14 @@ class Disconnected:
     unsent: list[int] = field(default_factory=list)  # tokens of requests never handed over
 
 
+@dataclass(slots=True)
+class Inspected:
+    """What the kernel says of a connection: how often it has sent the oldest segment again."""
+
+    connection: Connection
+    retransmits: int
+
+
 class Responded:
     """The answer to one request. Until it comes it waits in kafka.net's queue, as its future."""
 
@@ -64,7 +72,7 @@ class Responded:
         self.is_done = True
 
 
-Event = Connected | Disconnected | Responded
+Event = Connected | Disconnected | Responded | Inspected
 
 
 class Ended(Exception):  # noqa: N818  (a reason, not a mistake)

@@ -40,12 +40,21 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
-from outlast.engine.messages import Command, Connect, Connection, Disconnect, Loss, Send
+from outlast.engine.messages import Command, Connect, Connection, Disconnect, Inspect, Loss, Send
 from outlast.io.addresses import Resolver, resolve
 from outlast.io.dialing import Dial, Dialer, beside
-from outlast.io.events import Connected, Disconnected, Ended, Event, Responded, loss_of, told
+from outlast.io.events import (
+    Connected,
+    Disconnected,
+    Ended,
+    Event,
+    Inspected,
+    Responded,
+    loss_of,
+    told,
+)
 from outlast.io.quiet import quiet
-from outlast.io.sockets import close_descriptor, reset_on_close
+from outlast.io.sockets import close_descriptor, reset_on_close, retransmits
 from outlast.io.tls import tls_context
 
 log = logging.getLogger(__name__)
@@ -101,6 +110,8 @@ class Network:
         elif isinstance(command, Connect):
             assert command.connection not in self._links
             self._links[command.connection] = _Link(self, command)
+        elif isinstance(command, Inspect):
+            self._inspect(command.connection)
         else:
             self._give_up(command)
 
@@ -129,10 +140,7 @@ class Network:
         quiet.threads.discard(threading.get_ident())
 
     def abandon(self) -> None:
-        """In a forked child: close our copies of the descriptors, and touch nothing else.
-
-        A shutdown would end the parent's connections; unregistering would edit its epoll set.
-        """
+        """In a forked child: close our copies of the descriptors, and leave the parent its own."""
         for link in [*self._links.values(), *self._leaving]:
             if link.dial.sock is not None:
                 close_descriptor(link.dial.sock)
@@ -154,6 +162,12 @@ class Network:
             link.submit(command)
         else:
             self._ended[command.connection].unsent.append(command.token)
+
+    def _inspect(self, name: Connection) -> None:
+        link = self._links.get(name)
+        count = None if link is None or link.dial.sock is None else retransmits(link.dial.sock)
+        if count is not None:
+            self.events.append(Inspected(name, count))
 
     def _give_up(self, command: Disconnect) -> None:
         link = self._links.pop(command.connection, None)
