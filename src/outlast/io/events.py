@@ -108,6 +108,13 @@ def loss_of(error: BaseException | None) -> Loss:
     return Loss.SETUP_TIMEOUT if isinstance(error, _LATE) else Loss.CLOSED
 
 
+def because(
+    error: BaseException | None, connection: Connection, address: str, unsent: list[int]
+) -> Disconnected:
+    """A connection has ended, with the reason in the engine's terms and in words."""
+    return Disconnected(connection, address, loss_of(error), told(error), unsent)
+
+
 def told(error: BaseException | None) -> str:
     """The reason in words."""
     if error is None:

@@ -12,9 +12,8 @@ Rules:
 * Time and flow are the engine's: no throttling, in-flight limit or request time-out in here.
 * What was handed to an open connection counts as sent. What was not is named as `unsent`.
 
-kafka.net parks a task anew for each event on a socket, which costs two system calls and four
-objects. Here the reader stays registered, and a request is written where it is handed over; only
-what the kernel does not take at once waits for the loop.
+kafka.net parks a task anew for each event on a socket: two system calls and four objects. Here the
+reader stays registered, and a request is written where it is handed over.
 """
 
 from __future__ import annotations
@@ -43,16 +42,7 @@ from kafka.protocol.producer import ProduceRequest
 from outlast.engine.messages import Command, Connect, Connection, Disconnect, Inspect, Loss, Send
 from outlast.io.addresses import Resolver, resolve
 from outlast.io.dialing import Dial, Dialer, beside
-from outlast.io.events import (
-    Connected,
-    Disconnected,
-    Ended,
-    Event,
-    Inspected,
-    Responded,
-    loss_of,
-    told,
-)
+from outlast.io.events import Connected, Disconnected, Ended, Event, Inspected, Responded, because
 from outlast.io.quiet import quiet
 from outlast.io.sockets import close_descriptor, reset_on_close, retransmits
 from outlast.io.tls import tls_context
@@ -152,7 +142,7 @@ class Network:
         self._leaving.discard(link)
         if self._links.get(link.name) is link:  # else the engine has given it up
             del self._links[link.name]
-            event = Disconnected(link.name, repr(link.dial), loss_of(error), told(error), unsent)
+            event = because(error, link.name, repr(link.dial), unsent)
             self._ended[link.name] = event
             self.events.append(event)
 
@@ -165,8 +155,7 @@ class Network:
 
     def _inspect(self, name: Connection) -> None:
         link = self._links.get(name)
-        count = None if link is None or link.dial.sock is None else retransmits(link.dial.sock)
-        if count is not None:
+        if link and (count := retransmits(link.dial.sock)) is not None:
             self.events.append(Inspected(name, count))
 
     def _give_up(self, command: Disconnect) -> None:
@@ -249,8 +238,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         )
 
     def _expired(self) -> None:
-        limit_s = self.network.setup_timeout_s
-        self._end(Ended(Loss.SETUP_TIMEOUT, f"no connection within {limit_s:g} s"))
+        self._end(Ended(Loss.SETUP_TIMEOUT, f"not up in {self.network.setup_timeout_s:g} s"))
 
     # --- requests ---
 

@@ -40,12 +40,12 @@ def reset_on_close(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def retransmits(sock: socket.socket) -> int | None:
+def retransmits(sock: socket.socket | None) -> int | None:
     """How often in a row the kernel has sent the oldest unacknowledged segment again.
 
     None where it does not tell (`tcpi_retransmits` of Linux's TCP_INFO).
     """
-    if not sys.platform.startswith("linux"):
+    if sock is None or not sys.platform.startswith("linux"):
         return None
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 3)[2]
