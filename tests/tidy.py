@@ -1,8 +1,9 @@
 """House rules as functions: each takes the root of a checkout and gives its complaints.
 
-The shape (design §3, docs/architecture.md): which part may import which, what the engine may not
-touch, how long a file or function may be, and that the documents name what is there. `ast` reads
-the code, so that an import inside a function or under TYPE_CHECKING counts like any other.
+The shape (docs/architecture.md, "Rules of the shape"): which part may import which, what the
+engine may not touch, how long a file or function may be, and that the documents name what is
+there. `ast` reads the code, so that an import inside a function or under TYPE_CHECKING counts like
+any other.
 """
 
 from __future__ import annotations

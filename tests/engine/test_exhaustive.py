@@ -1,4 +1,6 @@
-"""The partition against a model of a broker, every interleaving (design §7).
+"""The partition against a model of a broker, every interleaving.
+
+The rules it tries are the "Sequencing rules" of docs/architecture.md.
 
 Three promises are held in every state: nothing acknowledged is lost, doubled or out of order; every
 success is at its offset; nothing told *never sent* or *not accepted* is in the log, then or later.

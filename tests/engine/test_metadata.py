@@ -300,7 +300,7 @@ def test_an_answer_that_is_an_error_as_a_whole_is_no_answer():
     assert set(metadata.nodes) == {1, 2, 3}
 
 
-# --- rule 1: topic ids (B17) ---
+# --- rule 1: topic ids; a topic created again begins at epoch 0 ---
 
 
 def test_a_topic_created_again_replaces_everything():

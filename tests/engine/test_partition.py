@@ -1,4 +1,4 @@
-"""The numbering rules of one partition (design §7), each by inputs and outputs."""
+"""The sequencing rules of one partition (docs/architecture.md), each by inputs and outputs."""
 
 from __future__ import annotations
 

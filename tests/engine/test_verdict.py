@@ -1,4 +1,4 @@
-"""The table, checked against a second one, written from the design's section 6 and Kafka's own
+"""The table, checked against a second one, written from what each verdict means and Kafka's own
 list of codes. Every line here is literal: nothing is computed from the code under test.
 """
 

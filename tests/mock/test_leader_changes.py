@@ -1,4 +1,7 @@
-"""Leader changes as a client sees them: kafka-facts S2, S3, S6 and section 2."""
+"""Leader changes as a client sees them: S2, S3, S6 and the A rows of docs/kafka-facts.md.
+
+Tests are named by the facts that they show.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A node's life as clients see it: stop, crash, return, pause (kafka-facts section 2)."""
+"""A node's life as clients see it: stop, crash, return, pause.
+
+Tests are named by the facts of docs/kafka-facts.md that they show, most of them A rows.
+"""
 
 from __future__ import annotations
 

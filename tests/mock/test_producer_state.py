@@ -1,4 +1,7 @@
-"""What a broker knows of producers: kafka-facts S1, S5, S9 to S12 and section 3."""
+"""What a broker knows of producers: S1, S5, S9 to S12 and the B rows of docs/kafka-facts.md.
+
+Tests are named by the facts that they show.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests, errors and connections: kafka-facts S4, S8, S13 to S16, S18 and section 4."""
+"""Requests, errors and connections: S4, S8, S13 to S16, S18 and the C rows of docs/kafka-facts.md.
+
+Tests are named by the facts that they show.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Failovers over real sockets: what needs sockets, threads and CPU to be shown (issue A's rows).
+"""Failovers over real sockets: what needs sockets, threads and CPU to be shown.
+
+The cost of a moved leader in time, gaps against the truth, and CPU while nobody leads.
 
 The mock cluster serves in this process; its request log is the truth that gaps are held against.
 """

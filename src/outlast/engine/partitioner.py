@@ -2,7 +2,7 @@
 
 With a key: Kafka's murmur2 of the key, over *all* partitions, so that a key never moves. Without:
 uniform sticky (KIP-480, KIP-794): one partition until `batch_bytes` went there or its batch left,
-then another, drawn evenly from those that the caller calls usable (not held up, design §8).
+then another, drawn evenly from those that the caller calls usable.
 """
 
 from __future__ import annotations

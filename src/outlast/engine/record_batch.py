@@ -11,7 +11,7 @@ that), except that gzip's header carries no time of day: equal records give equa
 
 Rules of this file:
 
-* A batch is sealed once: compression runs once, and retries are byte-identical (design rule 7.1).
+* A batch is sealed once: compression runs once, and retries are byte-identical (rule 1).
 * Producer id, epoch and sequence are not the encoder's: `stamp` writes them into the header of a
   sealed batch. The CRC covers them and is written again; the records are not touched.
 """

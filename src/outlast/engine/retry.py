@@ -29,7 +29,7 @@ from outlast.engine.verdict import code_name
 
 DELAY_S_MIN = 0.001
 METADATA_STEADY_S = 15.0  # KRaft elects within 12.4 s (A19); till then a late look costs a gap
-DENIED_DELAY_S = 0.005  # a new leader denies for 2–20 ms in a sixth of all moves (S6)
+DENIED_DELAY_S = 0.005  # a new leader denies for 7–23 ms in a seventh of all moves (S6)
 PRODUCER_ID_DELAY_S = 0.010  # a freshly started broker says 14 for 38–51 ms (S10)
 
 _CODES = {code_name(code): code for code in range(-1, 134)}

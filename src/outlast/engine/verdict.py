@@ -56,7 +56,7 @@ class Judgement:
         state: what became of this attempt.
         cause: of the gap that this opens; None opens none.
         stale_leader: our picture of the partition's leader is out of date: refresh it.
-        fresh_producer_id: the partition goes on under another producer id (design rule 7.6).
+        fresh_producer_id: the partition goes on under another producer id (rule 6).
         stall: the leader lives and has the batch, followers are late: not a rejection.
         tries_max: after so many such answers the batch fails as *unknown*; None: no such limit.
         error_code: Kafka's, or None for a loss or a local time-out.

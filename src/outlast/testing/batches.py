@@ -2,8 +2,8 @@
 
 Rules: the produce path reads the header and the checksum and never a record, unless a topic or a
 setting asks for it; and nothing here trusts a byte. The checks come in the order a real broker
-was seen to make them (kafka-facts, "Order of checks"); who may append (leader, in-sync replicas)
-and sequence numbers are not their business.
+was seen to make them (docs/kafka-facts.md, "Order of checks"); who may append (leader, in-sync
+replicas) and sequence numbers are not their business.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Theory. A controller decides (`controller`), brokers learn one after another (`node`), followers
 copy the leader's log (`replication`, `replica`), connections are served one request at a time
 (`serving`), and the APIs answer as Apache Kafka 4.1.1 was seen to answer (`apis`, `apis_produce`;
-numbers such as S6 or A13 name a measured fact about real brokers, "kafka-facts"). Everything that
-takes time is a timer in `timeline`; every chance is drawn from the one random source given. The
-same inputs at the same times with the same seed give the same bytes, whatever else goes on.
+numbers such as S6 or A13 name a measured fact about real brokers: docs/kafka-facts.md). Everything
+that takes time is a timer in `timeline`; every chance is drawn from the one random source given.
+The same inputs at the same times with the same seed give the same bytes, whatever else goes on.
 
 Drivers: `server` over TCP, `simulation` on a virtual clock. A driver calls `opened`, `received`,
 `closed`, and `tick` no later than `next_deadline`; after every call it sends what `take` gives.

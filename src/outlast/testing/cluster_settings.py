@@ -3,7 +3,7 @@
 Rules: every clock is in seconds and is either a number or a (shortest, longest) range that the
 cluster draws from with its own random source. Defaults are quick and otherwise those of a real
 cluster; `KRAFT` has the clocks that were measured on Apache Kafka 4.1.1. Numbers such as S3 or A13
-name a measured fact about real brokers.
+name a measured fact about real brokers: docs/kafka-facts.md.
 """
 
 from __future__ import annotations

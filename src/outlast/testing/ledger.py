@@ -4,7 +4,7 @@ It knows neither engine nor cluster: it is told of every send and every settleme
 and reads the partitions' logs at the end. Every record's value is unique, so a record is found in
 a log by its value, and two copies cannot be taken for two records.
 
-What it holds against a producer (the oracles O1–O5 of the field cases):
+What it holds against a producer:
 * every record that was taken is settled exactly once;
 * an acknowledged record is in its partition's log, once, at the offset that was told;
 * a record told *never sent*, *not accepted* or *refused* is in no log, ever;

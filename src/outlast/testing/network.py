@@ -242,6 +242,14 @@ class SimNetwork:
         """The connections that are open now, in the order of their making."""
         return [c for c, link in self._links.items() if link.state == "open"]
 
+    def unanswered(self) -> dict[int, int]:
+        """By node: Produce requests that one connection owes the answers of, at most."""
+        owed: dict[int, int] = {}
+        for link in self._links.values():
+            count = sum(record.api_key == 0 for record in link.waiting)
+            owed[link.node_id] = max(owed.get(link.node_id, 0), count)
+        return owed
+
     def cut(self, node_id: int, now: float) -> None:
         """From now on nothing passes to or from this node, and nobody is told."""
         self._cut_since.setdefault(node_id, now)
@@ -424,10 +432,9 @@ class SimNetwork:
             self._launch(pipe, parcel, now)
 
     def _launch(self, pipe: _Pipe, parcel: _Parcel, now: float) -> None:
-        settings = self.settings
-        at = now + self._rng.uniform(*settings.latency_s)
-        if settings.spike_probability and self._rng.random() < settings.spike_probability:
-            at += self._rng.uniform(*settings.spike_s)
+        at = now + self._rng.uniform(*self.settings.latency_s)
+        if self._rng.random() < self.settings.spike_probability:
+            at += self._rng.uniform(*self.settings.spike_s)
         pipe.last_at = at = max(at, pipe.last_at)
         pipe.under_way.append(parcel)
 

@@ -50,10 +50,11 @@ from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.ledger import Ledger, Verdict
 from outlast.testing.network import Connected, Lost, NetworkSettings, Responded, SimNetwork
 from outlast.testing.story import Story
-from outlast.testing.wire import ExpectedGap, expected_gaps
+from outlast.testing.wire import ExpectedGap, attempts, expected_gaps
 
 UNIX_OFFSET_S = 1_700_000_000.0  # the virtual clock's zero, as a date
 SPIN_LIMIT = 1000  # inputs at one instant
+OUT_OF_ORDER = 45
 LATE_S = 12.0  # requests left in closed connections are taken within ten seconds
 
 
@@ -377,8 +378,14 @@ class Simulation(Story):
             exactly_once=idempotent,
             in_order=idempotent or (acks == -1 and self.settings.max_in_flight == 1),
             acks_survive=acks == -1,
-            offsets_told=acks != 0,
+            offsets_told=acks != 0 and not self._broker_forgot(),
         )
+
+    def _broker_forgot(self) -> bool:
+        """Whether a broker said 45: what is proved written after that has no offset (S1)."""
+        if all(e.offset != -1 for e in self.ledger.entries):
+            return False
+        return any(a.code == OUT_OF_ORDER for a in attempts(self.network.requests))
 
     def check(self) -> Verdict:
         """Judge, and raise with every finding.

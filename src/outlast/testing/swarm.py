@@ -26,6 +26,7 @@ from outlast.testing.network import NetworkSettings
 from outlast.testing.simulation import Simulation, SimulationError
 
 STOPPING_S = 2.3  # a controlled shutdown takes so long (A6)
+AMBUSH_LOOKS = 100
 SETTLING_S = 4.0  # healed → every replica is in sync again, also where the death went unnoticed
 
 
@@ -98,7 +99,7 @@ def draw_world(rng: Random) -> _World:
         "acks": acks,
         "enable_idempotence": idempotent,
         "linger_ms": linger_ms,
-        "batch_size": rng.choice([100, 150, 150, 500, 16384]),
+        "batch_size": rng.choice([100, 100, 150, 500, 16384]),
         "max_in_flight_requests_per_connection": rng.choice([1, 2, 5, 5, 5]),
         "request_timeout_ms": request_timeout_ms,
         "delivery_timeout_ms": request_timeout_ms + linger_ms + rng.choice([500, 5000, 60_000]),
@@ -134,7 +135,7 @@ def draw_world(rng: Random) -> _World:
         compress_s=rng.choice([(0.0, 0.0), (0.0, 0.08)]),
         load_s=rng.uniform(0.5, 2.0),
         interval_s=rng.choice([0.005, 0.01, 0.02]),
-        bursts=rng.choice([[1], [1, 1, 2, 5, 12], [10, 20]]),
+        bursts=rng.choice([[1], [1, 1, 2, 5, 12], [10, 20], [10, 20]]),
         accidents=rng.randint(2, 20),
     )
 
@@ -191,7 +192,7 @@ def _safety(sim: Simulation, world: _World, accidents: _Accidents) -> None:
             if near
             else accidents.rng.uniform(0.0, world.load_s)
         )
-        sim.at(at_s, accidents.happen)
+        sim.at(at_s, accidents.happen if accidents.rng.random() < 0.25 else accidents.lie_in_wait)
     sim.run_for(world.load_s)
 
 
@@ -234,12 +235,25 @@ class _Accidents:
     def __repr__(self) -> str:
         return f"<accidents open={sorted(self._cures)}>"
 
+    def lie_in_wait(self, patience: int = AMBUSH_LOOKS) -> None:
+        """Strike when something is under way: most of the time nothing is, and then most
+        accidents are harmless.
+        """
+        sim, rng = self._sim, self.rng
+        node_id, owed = max(sim.network.unanswered().items(), key=lambda n: n[1], default=(1, 0))
+        if patience and owed < rng.choice([1, 3, 5, 5]):
+            again_s = sim.now + rng.uniform(0.5, 3.0) * sim.network.settings.latency_s[0]
+            sim.at(again_s, partial(self.lie_in_wait, patience - 1))
+        else:
+            self._node_id = node_id
+            self.happen()
+
     def happen(self) -> None:
         """One more accident, drawn by weight."""
         sim, rng = self._sim, self.rng
-        kinds = ["move", "kill", "reset", "stop", "pause", "cut", "create"]
-        kind = rng.choices(kinds, [8, 6, 9, 1, 2, 2, 3])[0]
-        if rng.random() < 0.5:  # misfortunes come together
+        kinds = ["move", "kill", "reset", "crash", "blackout", "stop", "pause", "cut", "create"]
+        kind = rng.choices(kinds, [8, 6, 7, 5, 2, 1, 2, 2, 3])[0]
+        if rng.random() < 0.3:  # else misfortunes come together
             self._node_id = rng.choice(list(sim.cluster.addresses))
         node_id = self._node_id
         match kind:
@@ -250,6 +264,14 @@ class _Accidents:
                 sim.reset(node_id)
             case "kill":
                 self._trouble(node_id, sim.kill, sim.start, rng.choice([0.02, 0.4, 2.0]))
+            case "crash":  # answers are lost, then its memory of all batches but one (S1)
+                sim.reset(node_id)
+                delay_s = rng.uniform(0.0, 3 * sim.network.settings.latency_s[1])
+                crash = partial(self._trouble, node_id, sim.kill, sim.start, 0.02)
+                sim.at(sim.now + delay_s, crash)
+            case "blackout":
+                for each in sim.cluster.addresses:
+                    self._trouble(each, sim.kill, sim.start, rng.uniform(0.02, 0.5))
             case "stop":
                 over_s = sim.now + STOPPING_S  # until then it cannot be started
                 start = partial(self._start_at, over_s)
