@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from outlast.engine.batch import Attempt, Batch
@@ -84,10 +84,9 @@ class Answers:
             case Verdict.RESEQUENCE:
                 settled = place.lose_producer(batch, name)
             case Verdict.SPLIT if not batch.doubt:
-                settled = []
-                place.split(batch, name)
-                for number in batch.gaps:  # two wait where one did
-                    self._hub.recorder.joined(number)
+                settled = self._cut(place, batch, name, (0, batch.count // 2), {})
+            case Verdict.FAIL_BATCH if answer is not None and self._some_only(batch, answer):
+                settled = self._fail_some(place, batch, judgement, answer)
             case _:
                 kind = "retries" if final and judgement.tries_max is None else "broker"
                 why = FailureReason(kind, judgement.error_code, message or name)
@@ -99,6 +98,40 @@ class Answers:
             place.retry_at_s = now + self._hub.schedules.retry_delay_s(
                 max(1, batch.retries), now - batch.created_s, name
             )
+
+    @staticmethod
+    def _some_only(batch: Batch, answer: Answer) -> bool:
+        """Whether the answer blames some records, so that the others can go without them."""
+        blamed = {index for index, _ in answer.record_errors if 0 <= index < batch.count}
+        return not batch.doubt and 0 < len(blamed) < batch.count
+
+    def _fail_some(
+        self, place: Partition, batch: Batch, judgement: Judgement, answer: Answer
+    ) -> list[Batch]:
+        """KIP-467: only the blamed records fail, each with its own text; the rest is sent again."""
+        bad = {
+            index: FailureReason(
+                "broker", judgement.error_code, text or answer.message or judgement.name
+            )
+            for index, text in answer.record_errors
+            if 0 <= index < batch.count
+        }
+        starts = sorted({0, *bad, *(index + 1 for index in bad)} - {batch.count})
+        return self._cut(place, batch, judgement.name, starts, bad)
+
+    def _cut(
+        self,
+        place: Partition,
+        batch: Batch,
+        name: str,
+        starts: Sequence[int],
+        bad: Mapping[int, FailureReason],
+    ) -> list[Batch]:
+        pieces = place.split(batch, name, starts, bad)
+        for number in batch.gaps:  # several wait where one did
+            for _ in pieces[1:]:
+                self._hub.recorder.joined(number)
+        return [piece for piece in pieces if piece.result is not None]
 
     def _delivered(
         self,

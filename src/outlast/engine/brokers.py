@@ -59,6 +59,7 @@ class Link:
         "ready_s",
         "retry_s",
         "role",
+        "throttled_until_s",
         "used_s",
     )
 
@@ -72,6 +73,7 @@ class Link:
         self.used_s = 0.0
         self.answered_s = 0.0  # the last answer on this connection, its handshake included
         self.answer_times_s: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self.throttled_until_s = 0.0  # the broker reads nothing from us before (KIP-219)
         self.failures = 0  # connects in a row that came to nothing
         self.failing_since_s = 0.0
         self.retry_s = 0.0  # no connect before this

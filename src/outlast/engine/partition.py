@@ -47,7 +47,7 @@ kept only with one request in flight, as in Kafka (rule 9).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from outlast.engine.batch import Attempt, Batch, Result
@@ -244,18 +244,24 @@ class Partition:
         self._rewind()
         return settled + self._drained()
 
-    def split(self, batch: Batch, error: str) -> tuple[Batch, Batch]:
-        """The head is too large and its every attempt was refused: halve it in place."""
+    def split(
+        self, batch: Batch, error: str, starts: Sequence[int], bad: Mapping[int, FailureReason]
+    ) -> tuple[Batch, ...]:
+        """The head's every attempt was refused: cut it into the pieces that begin at `starts`,
+        and fail those that begin at the indices in `bad`. Returns the pieces.
+        """
         assert self.is_head(batch)
         assert not batch.doubt
         self._end_attempt(batch, AttemptState.REFUSED, error)
-        halves = batch.halves()
-        for half in halves:
-            half.closed = True
-            half.seal(half.compressed(self.limits.compression))
-        self.window.replace(batch, halves)
+        pieces = batch.pieces(starts)
+        for start, piece in zip(starts, pieces, strict=True):
+            piece.seal(piece.compressed(self.limits.compression))
+            if start in bad:
+                self._fail(piece, bad[start])
+        self.window.replace(batch, pieces)
         self._rewind()
-        return halves
+        self._drained()
+        return pieces
 
     def deny(self, batch: Batch, error: str) -> list[Batch]:
         """45: the batch's number is not the one that follows in this leader's log."""

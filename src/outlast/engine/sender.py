@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from outlast.engine.aftermath import Aftermath
 from outlast.engine.answers import Answers
 from outlast.engine.batch import Batch
 from outlast.engine.brokers import Link, Pending, Question
@@ -63,6 +64,7 @@ class Sender:
         self._outgoing = Outgoing(self._hub)
         self._answers = Answers(self._hub)
         self._silence = Silence(self._hub, self._answers)
+        self._aftermath = Aftermath(self._hub)
         self._closed = False
         self._advanced_s = now
         # the application's side, where every call layer would be paid for each record
@@ -173,6 +175,9 @@ class Sender:
         if pending is None:
             return
         link.failures = 0
+        throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
+        if throttle_ms > 0:
+            link.throttled_until_s = max(link.throttled_until_s, now + throttle_ms / 1000)
         match pending.question:
             case Question.PRODUCE:
                 self._answers.produced(link, pending, response, now)
@@ -213,6 +218,7 @@ class Sender:
             self._hub.recorder.next_deadline(now),
             self._hub.stalls.next_deadline(now),
             self._silence.next_deadline(now),
+            self._aftermath.next_deadline(),
         ]
         for tp, place in self._hub.busy.items():
             times.append(place.deadline_s())
@@ -223,8 +229,9 @@ class Sender:
                 leader = self._hub.metadata.leader(*tp)
                 if leader is not None:
                     link = self._hub.brokers.link(leader.node_id, Role.OPEN)
-                    if link.down and link.retry_s > now:
-                        times.append(link.retry_s)
+                    wait_s = link.retry_s if link.down else link.throttled_until_s
+                    if wait_s > now:
+                        times.append(wait_s)
         idle_s = self._hub.settings.connections_max_idle_s
         times += [link.deadline_s(idle_s) for link in self._hub.brokers]
         waits = [t for t in times if t is not None]
@@ -265,6 +272,7 @@ class Sender:
         hub = self._hub
         self._silence.tick(now)
         self._outgoing.pump(now)
+        self._aftermath.tick(now)
         wants = (hub.newest_trouble_s(), self._intake.waiting_since_s(), self._silence.since_s())
         since = [s for s in wants if s is not None]
         hub.inquiries.clock.need(max(since, default=None), now)
@@ -298,8 +306,8 @@ class Sender:
                 why = FailureReason(
                     "recreated", None, "its topic was deleted and created again: the old is gone"
                 )
-                for tp, place in list(hub.busy.items()):
-                    if tp[0] == change.topic:
+                for tp, place in list(hub.partitions.items()):
+                    if tp[0] == change.topic:  # idle ones too: the new topic knows no numbers
                         hub.settle(place, place.leave_topic(why), now)
             case PartitionGone():
                 tp = (change.topic, change.partition)

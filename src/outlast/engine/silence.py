@@ -106,7 +106,7 @@ class Silence:
             return None
         if not link.ready:
             return link.begun_s
-        return max(link.answered_s, link.pending[0].sent_s)
+        return max(link.answered_s, link.pending[0].sent_s, link.throttled_until_s)
 
     def _clear(self, node_id: int) -> None:
         if self._suspects.pop(node_id, None) is not None:
