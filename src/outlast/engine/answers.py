@@ -65,12 +65,12 @@ class Answers:
         if judgement.stall:
             self._hub.stalled(place, node_id, attempt.sent_s, now)
         asked = place.is_asked(batch)
-        if asked and not judgement.stall and verdict not in (Verdict.RETRY, Verdict.RESEQUENCE):
+        if asked and not self._speaks_of_the_question(judgement):
             place.void()
         if not asked and not place.is_head(batch):  # noise behind a failed head (rule 5)
             self._hub.settle(place, place.refuse(batch, state, name, base_offset), now)
             return
-        final = self._exhausted(batch, judgement, now)
+        final = not asked and self._exhausted(batch, judgement, now)
         message = answer.message if answer is not None else ""
         if judgement.cause is not None:
             self._hub.gap_refused(place, attempt, judgement.cause, name, now)
@@ -94,10 +94,21 @@ class Answers:
         self._hub.settle(place, settled, now)
         if judgement.stale_leader:
             self._doubt_leader(place, attempt, answer, now)
+        elif verdict is Verdict.RESEQUENCE:
+            if place.inquest is None:  # its few questions need no pause; restarts without end do
+                place.refusals += 1
+                place.retry_at_s = now + self._hub.schedules.denied_delay_s(place.refusals)
         elif not final:
             place.retry_at_s = now + self._hub.schedules.retry_delay_s(
                 max(1, batch.retries), now - batch.created_s, name
             )
+
+    @staticmethod
+    def _speaks_of_the_question(judgement: Judgement) -> bool:
+        """Whether an inquest goes on after this answer to it (see `inquest`)."""
+        if judgement.verdict is Verdict.RESEQUENCE:
+            return not judgement.fresh_producer_id
+        return judgement.stall or judgement.verdict is Verdict.RETRY
 
     @staticmethod
     def _some_only(batch: Batch, answer: Answer) -> bool:
@@ -155,7 +166,7 @@ class Answers:
         self._hub.settle(place, settled, now)
 
     def _exhausted(self, batch: Batch, judgement: Judgement, now: float) -> bool:
-        """Count an answer against `retries`. Waiting for a leader does not use them up (§6)."""
+        """Count an answer against `retries`. Waiting for a leader does not use them up."""
         if judgement.verdict not in (Verdict.RETRY, Verdict.UNSURE):
             return False
         if judgement.stall or judgement.stale_leader:

@@ -2,7 +2,7 @@
 
 Rules:
 * A batch's bytes never change once it was sent, except that a restart or a renumbering in place
-  stamps another producer epoch or base sequence (design rules 1, 7a). Compression runs once.
+  stamps another producer epoch or base sequence (rules 1, 7a). Compression runs once.
 * Certainty belongs to the attempt. A batch is *unsure* when an attempt was doubtful or left and
   none was accepted; no later refusal takes that doubt away, only a 0 does.
 * The engine and the application meet at two slots: `delivery`, which the driver fills with what

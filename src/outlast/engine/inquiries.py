@@ -8,7 +8,7 @@ Any live broker can answer both, so a question is never tied to one. Rules:
   others whose reconnect back-off is over; bootstrap addresses when no node is known or can be
   reached. A link that has owed an answer for `HEDGE_S` is *slow*: a second node is asked as well,
   and the first answer counts. At most two control links exist.
-* One producer id is shared by all partitions (their epochs are their own, design rule 6); only a
+* One producer id is shared by all partitions (their epochs are their own, rule 6); only a
   partition whose numbering was refused for good asks for one of its own.
 """
 
