@@ -520,7 +520,7 @@ def test_split_halves_take_the_old_numbers() -> None:
     bench.accept(first)
     big, follower = bench.queue(2, records=5)
     bench.send_all()
-    halves = bench.partition.split(big, "MESSAGE_TOO_LARGE")
+    halves = bench.partition.split(big, "MESSAGE_TOO_LARGE", (0, 2), {})
     bench.refuse(follower)
     assert [h.count for h in halves] == [2, 3]
     assert [h.first_index for h in halves] == [0, 2]
@@ -530,6 +530,25 @@ def test_split_halves_take_the_old_numbers() -> None:
     assert [header(b)[2] for b in (*halves, follower)] == [5, 7, 10]
     values = [r.value for half in halves for r in half.records()]
     assert values == [b"v5", b"v6", b"v7", b"v8", b"v9"]
+
+
+def test_blamed_records_fail_alone_and_the_rest_closes_up() -> None:
+    bench = Bench()
+    (first,) = bench.queue()
+    bench.send()
+    bench.accept(first)
+    mixed, follower = bench.queue(2, records=5)
+    bench.send_all()
+    pieces = bench.partition.split(mixed, "INVALID_RECORD", (0, 1, 2, 4), {1: NO, 4: NO})
+    assert [p.result is not None for p in pieces] == [False, True, False, True]
+    assert [outcome(p) for p in pieces if p.result] == [Outcome.NOT_ACCEPTED] * 2
+    bench.refuse(follower)
+    assert bench.send() is pieces[0]
+    bench.accept(pieces[0])
+    assert bench.send_all() == [pieces[2], follower]
+    assert [header(b)[2] for b in (pieces[0], pieces[2], follower)] == [2, 3, 5]
+    assert [p.first_index for p in pieces] == [0, 1, 2, 4]
+    assert [r.value for p in pieces for r in p.records()] == [b"v%d" % n for n in range(2, 7)]
 
 
 def test_close_tells_each_batch_what_is_known() -> None:

@@ -101,7 +101,7 @@ def test_no_leader_for_15_s_asks_every_100_ms_then_slower():
 
 @pytest.mark.parametrize("round_trip_s", [0.0001, 0.02, 0.3])
 @pytest.mark.parametrize("signals", [False, True])
-def test_field_case_o9(round_trip_s, signals):
+def test_requests_keep_to_the_back_off(round_trip_s, signals):
     """At most one request per back-off, one per second after 15 s, 200 in 30 s, whatever comes."""
     for seed in range(20):
         c = clock(random.Random(seed))

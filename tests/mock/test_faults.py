@@ -278,7 +278,7 @@ def test_metadata_error_for_one_topic(bench):
     assert [(t.name, t.error_code) for t in topics] == [("t", 29), ("ok", 0), ("no", 29)]
 
 
-def test_b44_forget_producer_then_any_sequence_is_taken(bench):
+def test_forget_producer_then_any_sequence_is_taken(bench):
     leader = bench.connect(1)
     bench.produced(leader, 0)
     bench.cluster.faults.append(ForgetProducer(topic="t", partition=0, times=1))
@@ -286,7 +286,7 @@ def test_b44_forget_producer_then_any_sequence_is_taken(bench):
     assert bench.produced(leader, 0).result == (45, -1)
 
 
-def test_b55_init_producer_id_errors_in_a_sequence(bench):
+def test_init_producer_id_errors_in_a_sequence(bench):
     bench.cluster.faults += [Error(c, api=INIT_PRODUCER_ID, times=1) for c in (7, 14, 15, 16)]
     bench.cluster.faults.append(CutBefore(api=INIT_PRODUCER_ID, times=1))
     connection = bench.connect(1)

@@ -9,13 +9,20 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Link, Pending, Question
 from outlast.engine.hub import Hub
-from outlast.engine.messages import Connection, ConnectionLost, Disconnect, Loss, MetadataRefreshed
+from outlast.engine.messages import (
+    Connection,
+    ConnectionLost,
+    Disconnect,
+    Loss,
+    MetadataRefreshed,
+    StallEnd,
+)
 from outlast.engine.metadata import Node
 from outlast.engine.partition import Partition
 from outlast.engine.produce import Answer, read_answers
@@ -55,13 +62,15 @@ class Answers:
             assert answer is not None
             self._delivered(node_id, place, batch, attempt, answer, now)
             return
+        if judgement.stall:
+            self._hub.stalled(place, node_id, attempt.sent_s, now)
         asked = place.is_asked(batch)
-        if asked and not judgement.stall and verdict not in (Verdict.RETRY, Verdict.RESEQUENCE):
+        if asked and not self._speaks_of_the_question(judgement):
             place.void()
         if not asked and not place.is_head(batch):  # noise behind a failed head (rule 5)
             self._hub.settle(place, place.refuse(batch, state, name, base_offset), now)
             return
-        final = self._exhausted(batch, judgement, now)
+        final = not asked and self._exhausted(batch, judgement, now)
         message = answer.message if answer is not None else ""
         if judgement.cause is not None:
             self._hub.gap_refused(place, attempt, judgement.cause, name, now)
@@ -75,10 +84,9 @@ class Answers:
             case Verdict.RESEQUENCE:
                 settled = place.lose_producer(batch, name)
             case Verdict.SPLIT if not batch.doubt:
-                settled = []
-                place.split(batch, name)
-                for number in batch.gaps:  # two wait where one did
-                    self._hub.recorder.joined(number)
+                settled = self._cut(place, batch, name, (0, batch.count // 2), {})
+            case Verdict.FAIL_BATCH if answer is not None and self._some_only(batch, answer):
+                settled = self._fail_some(place, batch, judgement, answer)
             case _:
                 kind = "retries" if final and judgement.tries_max is None else "broker"
                 why = FailureReason(kind, judgement.error_code, message or name)
@@ -86,10 +94,55 @@ class Answers:
         self._hub.settle(place, settled, now)
         if judgement.stale_leader:
             self._doubt_leader(place, attempt, answer, now)
+        elif verdict is Verdict.RESEQUENCE:
+            if place.inquest is None:  # its few questions need no pause; restarts without end do
+                place.refusals += 1
+                place.retry_at_s = now + self._hub.schedules.denied_delay_s(place.refusals)
         elif not final:
             place.retry_at_s = now + self._hub.schedules.retry_delay_s(
                 max(1, batch.retries), now - batch.created_s, name
             )
+
+    @staticmethod
+    def _speaks_of_the_question(judgement: Judgement) -> bool:
+        """Whether an inquest goes on after this answer to it (see `inquest`)."""
+        if judgement.verdict is Verdict.RESEQUENCE:
+            return not judgement.fresh_producer_id
+        return judgement.stall or judgement.verdict is Verdict.RETRY
+
+    @staticmethod
+    def _some_only(batch: Batch, answer: Answer) -> bool:
+        """Whether the answer blames some records, so that the others can go without them."""
+        blamed = {index for index, _ in answer.record_errors if 0 <= index < batch.count}
+        return not batch.doubt and 0 < len(blamed) < batch.count
+
+    def _fail_some(
+        self, place: Partition, batch: Batch, judgement: Judgement, answer: Answer
+    ) -> list[Batch]:
+        """KIP-467: only the blamed records fail, each with its own text; the rest is sent again."""
+        bad = {
+            index: FailureReason(
+                "broker", judgement.error_code, text or answer.message or judgement.name
+            )
+            for index, text in answer.record_errors
+            if 0 <= index < batch.count
+        }
+        starts = sorted({0, *bad, *(index + 1 for index in bad)} - {batch.count})
+        return self._cut(place, batch, judgement.name, starts, bad)
+
+    def _cut(
+        self,
+        place: Partition,
+        batch: Batch,
+        name: str,
+        starts: Sequence[int],
+        bad: Mapping[int, FailureReason],
+    ) -> list[Batch]:
+        pieces = place.split(batch, name, starts, bad)
+        for number in batch.gaps:  # several wait where one did
+            for _ in pieces[1:]:
+                self._hub.recorder.joined(number)
+        return [piece for piece in pieces if piece.result is not None]
 
     def _delivered(
         self,
@@ -101,6 +154,7 @@ class Answers:
         now: float,
     ) -> None:
         settled = place.accept(batch, answer.base_offset, answer.log_append_time_ms, now)
+        self._hub.tell(self._hub.stalls.end(place.tp, StallEnd.ACK, now))
         self._hub.metadata.fresh(*place.tp)
         self._hub.out.facts += self._hub.recorder.accepted(
             place.tp,
@@ -112,7 +166,7 @@ class Answers:
         self._hub.settle(place, settled, now)
 
     def _exhausted(self, batch: Batch, judgement: Judgement, now: float) -> bool:
-        """Count an answer against `retries`. Waiting for a leader does not use them up (§6)."""
+        """Count an answer against `retries`. Waiting for a leader does not use them up."""
         if judgement.verdict not in (Verdict.RETRY, Verdict.UNSURE):
             return False
         if judgement.stall or judgement.stale_leader:

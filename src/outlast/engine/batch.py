@@ -2,7 +2,7 @@
 
 Rules:
 * A batch's bytes never change once it was sent, except that a restart or a renumbering in place
-  stamps another producer epoch or base sequence (design rules 1, 7a). Compression runs once.
+  stamps another producer epoch or base sequence (rules 1, 7a). Compression runs once.
 * Certainty belongs to the attempt. A batch is *unsure* when an attempt was doubtful or left and
   none was accepted; no later refusal takes that doubt away, only a 0 does.
 * The engine and the application meet at two slots: `delivery`, which the driver fills with what
@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -185,27 +185,36 @@ class Batch:
         assert self.data is not None
         return read_records(self.data)
 
-    def halves(self) -> tuple[Batch, Batch]:
-        """Two open batches with this one's records, age, gaps and charge; it is done with."""
-        assert self.count > 1
-        first, second = Batch(self.tp, self.created_s), Batch(self.tp, self.created_s)
-        middle = self.count // 2
-        for index, record in enumerate(self.records()):
-            half = first if index < middle else second
-            half._building().append(record.timestamp_ms, record.key, record.value, record.headers)
-            half.count += 1
-        for half in (first, second):
-            half.delivery = self.delivery
-            half.attempts = list(self.attempts)
-            half.retries = self.retries
-            half.unknown_errors = self.unknown_errors
-            half.gaps = self.gaps
-        first.first_index = self.first_index
-        second.first_index = self.first_index + middle
-        first.charge_bytes = self.charge_bytes // 2
-        second.charge_bytes = self.charge_bytes - first.charge_bytes
-        self.charge_bytes = 0
-        return first, second
+    def pieces(self, starts: Sequence[int]) -> tuple[Batch, ...]:
+        """Closed batches that begin at these indices and together have this one's records, age,
+        gaps and charge. This one is done with.
+        """
+        assert starts[0] == 0
+        ends = [*starts[1:], self.count]
+        records = self.records()
+        return tuple(
+            self._piece(records[begin:end], begin) for begin, end in zip(starts, ends, strict=True)
+        )
+
+    def _piece(self, records: Sequence[Record], begin: int) -> Batch:
+        piece = Batch(self.tp, self.created_s)
+        for record in records:
+            piece._building().append(record.timestamp_ms, record.key, record.value, record.headers)
+        piece.count = len(records)
+        piece.closed = True
+        piece.first_index = self.first_index + begin
+        piece.delivery = self.delivery
+        piece.attempts = list(self.attempts)
+        piece.attempts_left_out = self.attempts_left_out
+        piece.retries = self.retries
+        piece.unknown_errors = self.unknown_errors
+        piece.gaps = self.gaps
+        last = begin + piece.count == self.count
+        piece.charge_bytes = (
+            self.charge_bytes if last else self.charge_bytes * piece.count // (self.count - begin)
+        )
+        self.charge_bytes -= piece.charge_bytes
+        return piece
 
     def _building(self) -> RecordBatchBuilder:
         assert self.builder is not None, f"{self} is sealed"

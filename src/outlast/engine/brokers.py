@@ -18,6 +18,7 @@ from outlast.engine.batch import Batch
 from outlast.engine.messages import Connect, Connection, Role
 from outlast.engine.partition import Partition
 
+ANSWERS_KEPT = 15  # of a link, to know its usual answer time
 API_PRODUCE, API_METADATA, API_INIT_PRODUCER_ID = 0, 3, 22
 
 
@@ -45,6 +46,8 @@ class Link:
     """The present connection of one node and role, and when the next may be tried."""
 
     __slots__ = (
+        "answer_times_s",
+        "answered_s",
         "api_versions",
         "begun_s",
         "connection",
@@ -56,6 +59,7 @@ class Link:
         "ready_s",
         "retry_s",
         "role",
+        "throttled_until_s",
         "used_s",
     )
 
@@ -67,6 +71,9 @@ class Link:
         self.begun_s = 0.0  # when the present connect began
         self.ready_s = 0.0
         self.used_s = 0.0
+        self.answered_s = 0.0  # the last answer on this connection, its handshake included
+        self.answer_times_s: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self.throttled_until_s = 0.0  # the broker reads nothing from us before (KIP-219)
         self.failures = 0  # connects in a row that came to nothing
         self.failing_since_s = 0.0
         self.retry_s = 0.0  # no connect before this
@@ -98,13 +105,14 @@ class Link:
 class Brokers:
     """All links of a producer."""
 
-    __slots__ = ("_links", "_serial", "_token", "answered_s")
+    __slots__ = ("_links", "_serial", "_token", "answered_s", "suspected")
 
     def __init__(self) -> None:
         self._links: dict[tuple[int, Role], Link] = {}
         self._serial = 0
         self._token = 0
         self.answered_s: dict[int, float] = {}  # node → its last answer, on any connection
+        self.suspected: dict[int, None] = {}  # nodes that owe an answer for too long
 
     def __repr__(self) -> str:
         return f"<Brokers {list(self._links.values())}>"
@@ -145,7 +153,7 @@ class Brokers:
     ) -> None:
         """The connection can carry requests. That took an answer from the node."""
         link.ready = True
-        link.ready_s = link.used_s = now
+        link.ready_s = link.used_s = link.answered_s = now
         link.api_versions = api_versions
         link.retry_s = now
         self.answered_s[link.node_id] = now
@@ -153,10 +161,12 @@ class Brokers:
     def answered(self, link: Link, token: int, now: float) -> Pending | None:
         """The oldest request was answered; None if the token is not its own."""
         self.answered_s[link.node_id] = now
-        link.used_s = now
+        link.used_s = link.answered_s = now
         if not link.pending or link.pending[0].token != token:
             return None
-        return link.pending.popleft()
+        pending = link.pending.popleft()
+        link.answer_times_s.append(now - pending.sent_s)
+        return pending
 
     def drop(self, link: Link) -> list[Pending]:
         """The connection is over; returns what was unanswered on it."""

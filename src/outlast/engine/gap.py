@@ -33,6 +33,7 @@ IDLE_LIMIT_S = 300.0  # how long a gap is watched after the last record that met
 _ANSWERED = frozenset(
     {Cause.NOT_LEADER, Cause.LEADER_UNAVAILABLE, Cause.NOT_ENOUGH_REPLICAS, Cause.STORAGE_ERROR}
 )
+_CONNECTION = frozenset({Cause.CONNECTION_LOST, Cause.SILENT, Cause.REQUEST_TIMEOUT})
 _CENSORED = frozenset({GapEnd.ABANDONED, GapEnd.CLOSED, GapEnd.TOPIC_GONE})
 
 
@@ -270,6 +271,23 @@ class GapRecorder:
     def open_partitions(self) -> list[TopicPartition]:
         """The partitions that have a gap now, in order of opening."""
         return list(self._open)
+
+    def idle(self) -> list[TopicPartition]:
+        """The partitions that have a gap now, and nothing that waits for its end."""
+        return [tp for tp, gap in self._open.items() if not gap.outstanding]
+
+    def may_end(
+        self, tp: TopicPartition, leader: int, leader_epoch: int, answered_s: float
+    ) -> bool:
+        """Whether this leader, whose last answer came at `answered_s`, ends an idle gap.
+
+        It must be another than the one that refused, or the same at another epoch; any, where it
+        was not the leader that refused but its connection that failed. And it must have answered
+        since the gap began.
+        """
+        gap = self._open[tp]
+        same = (leader, leader_epoch) == (gap.old_leader, gap.old_leader_epoch)
+        return answered_s >= gap.begin_s and (not same or gap.cause in _CONNECTION)
 
     def waiting(self, tp: TopicPartition) -> int:
         """Batches that met the open gap and are not settled."""

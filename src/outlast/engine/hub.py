@@ -27,6 +27,7 @@ from outlast.engine.messages import (
     PartitionSeen,
     RecordsSettled,
     Settled,
+    StallEnd,
 )
 from outlast.engine.metadata import LeaderChange, Metadata
 from outlast.engine.partition import EXPIRED, Partition
@@ -35,6 +36,7 @@ from outlast.engine.queue import Limits
 from outlast.engine.retry import Schedules
 from outlast.engine.rng import Rng
 from outlast.engine.settings import Settings
+from outlast.engine.stall import StallRecorder
 
 WINDOW_BATCHES = 5  # the broker remembers five (S1)
 BATCH_AGE_S = 0.5  # rule 10
@@ -54,6 +56,7 @@ class Hub:
         self.accumulator = Accumulator(settings.buffer_bytes)
         self.sticky = StickyPartitioner(settings.batch_bytes, rng)
         self.recorder = GapRecorder(unix_offset_s)
+        self.stalls = StallRecorder(unix_offset_s)
         self.limits = Limits(
             idempotent=settings.idempotent,
             window_batches=WINDOW_BATCHES if settings.idempotent else settings.max_in_flight,
@@ -110,6 +113,7 @@ class Hub:
             place.restarted = ""
         if place.idle:
             self.busy.pop(place.tp, None)
+            self.tell(self.stalls.end(place.tp, StallEnd.IDLE, now))
 
     def _settle_batch(self, batch: Batch, now: float) -> None:
         result = batch.result
@@ -145,7 +149,8 @@ class Hub:
             batch.gaps += (number,)
             self.recorder.joined(number)
 
-    def _tell_gap(self, place: Partition, facts: list[Fact]) -> None:
+    def _tell_gap(self, place: Partition, facts: list[Fact], now: float) -> None:
+        self.tell(self.stalls.end(place.tp, StallEnd.GAP, now))
         self.tell(facts)
         if any(isinstance(fact, GapOpened) for fact in facts):
             for batch in place.unsettled():
@@ -161,19 +166,28 @@ class Hub:
             place.tp,
             cause=cause,
             trigger=name,
-            sent_s=attempt.sent_s,
+            sent_s=max(attempt.sent_s, self.stalls.alive_s(place.tp) or attempt.sent_s),
             leader=attempt.connection.node_id,
             leader_epoch=attempt.leader_epoch,
             last_ack_s=place.last_ack_s,
             now=now,
         )
-        self._tell_gap(place, facts)
+        self._tell_gap(place, facts, now)
 
-    def gap_unreachable(self, place: Partition, cause: Cause, name: str, now: float) -> None:
-        """Nothing can be sent while records wait."""
-        ready_s = place.ready_s()
+    def gap_unreachable(
+        self,
+        place: Partition,
+        cause: Cause,
+        name: str,
+        now: float,
+        *,
+        since_s: float | None = None,
+    ) -> None:
+        """Nothing can be sent while records wait: since the oldest is ready, if not told."""
+        ready_s = place.ready_s() if since_s is None else since_s
         if self.settings.acks == 0 or ready_s is None:
             return
+        ready_s = max(ready_s, self.stalls.alive_s(place.tp) or ready_s)
         leader = self.metadata.leader(*place.tp)
         facts = self.recorder.unreachable(
             place.tp,
@@ -185,7 +199,12 @@ class Hub:
             last_ack_s=place.last_ack_s,
             now=now,
         )
-        self._tell_gap(place, facts)
+        self._tell_gap(place, facts, now)
+
+    def stalled(self, place: Partition, node_id: int, sent_s: float, now: float) -> None:
+        """The leader lives and owes an ack. While a gap is open that changes nothing."""
+        if self.settings.acks != 0 and not self.recorder.open(place.tp):
+            self.tell(self.stalls.alive(place.tp, node_id=node_id, sent_s=sent_s, now=now))
 
     # --- leaders --------------------------------------------------------------------------------
 

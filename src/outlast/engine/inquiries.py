@@ -8,7 +8,7 @@ Any live broker can answer both, so a question is never tied to one. Rules:
   others whose reconnect back-off is over; bootstrap addresses when no node is known or can be
   reached. A link that has owed an answer for `HEDGE_S` is *slow*: a second node is asked as well,
   and the first answer counts. At most two control links exist.
-* One producer id is shared by all partitions (their epochs are their own, design rule 6); only a
+* One producer id is shared by all partitions (their epochs are their own, rule 6); only a
   partition whose numbering was refused for good asks for one of its own.
 """
 
@@ -134,15 +134,29 @@ class Inquiries:
         return since_s is not None and now - since_s >= HEDGE_S
 
     def _usable(self, now: float) -> Link | None:
-        for link in self.links():
-            if link.ready and not self._slow(link, now):
-                return link
-        return None
+        ready = [link for link in self.links() if link.ready and not self._slow(link, now)]
+        trusted = [link for link in ready if link.node_id not in self._brokers.suspected]
+        if ready and not trusted and self._can_open_another(now):
+            return None
+        return next(iter(trusted or ready), None)
+
+    def _can_open_another(self, now: float) -> bool:
+        """Whether a node could be asked that is not suspected and has no control link."""
+        taken = {link.node_id for link in self.links()}
+        return len(taken) < CONTROL_LINKS_MAX and any(
+            node_id not in taken and node_id not in self._brokers.suspected and now >= retry_s
+            for node_id, _, _, retry_s in self._candidates(now)
+        )
 
     def _open_another(self, now: float) -> list[Command]:
         """Begin a control connection, unless one that is not slow is coming up."""
         links = self.links()
-        if len(links) >= CONTROL_LINKS_MAX or any(not self._slow(link, now) for link in links):
+        coming = [
+            link
+            for link in links
+            if not self._slow(link, now) and link.node_id not in self._brokers.suspected
+        ]
+        if len(links) >= CONTROL_LINKS_MAX or coming:
             return []
         taken = {link.node_id for link in links}
         for node_id, host, port, retry_s in self._candidates(now):
@@ -156,7 +170,11 @@ class Inquiries:
         answered_s = self._brokers.answered_s
         nodes = sorted(
             self._metadata.nodes.values(),
-            key=lambda node: (-answered_s.get(node.node_id, -1.0), node.node_id),
+            key=lambda node: (
+                node.node_id in self._brokers.suspected,
+                -answered_s.get(node.node_id, -1.0),
+                node.node_id,
+            ),
         )
         known = [
             (n.node_id, n.host, n.port, self._brokers.link(n.node_id, Role.CONTROL).retry_s)

@@ -84,6 +84,8 @@ class Intake:
         charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
         joins = place.queue.takes(size_bytes, now)
         if not joins:
+            if partition not in partitions:  # the topic was created again without it
+                return self._wait_for_partition(topic, partition, partitions, now, ticket)
             charge_bytes += BATCH_OVERHEAD_BYTES
         if not self._hub.accumulator.charge(charge_bytes, ticket):
             # what it joins now may be sealed by then: ask for room for a batch of its own

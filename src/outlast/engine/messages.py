@@ -81,7 +81,18 @@ class Disconnect:
     abort: bool
 
 
-Command = Connect | Send | Disconnect
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Ask the kernel how many retransmits a connection's socket waits for (Linux: TCP_INFO).
+
+    Answered by `Sender.inspected(connection, retransmits, now)`; not at all where the kernel does
+    not tell.
+    """
+
+    connection: Connection
+
+
+Command = Connect | Send | Disconnect | Inspect
 
 
 class Loss(Enum):
@@ -210,6 +221,15 @@ class GapEnd(Enum):
     TOPIC_GONE = "topic_gone"
 
 
+class StallEnd(Enum):
+    """What ended a stall."""
+
+    ACK = "ack"
+    GAP = "gap"  # the partition was rejected after all
+    IDLE = "idle"  # nothing waits any more
+    CLOSED = "closed"
+
+
 class GapOutcome(Enum):
     """What became of the records that met a gap."""
 
@@ -260,6 +280,26 @@ class Gap:
         return {k: v.value if isinstance(v, Enum) else v for k, v in asdict(self).items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """One partition's time without an ack though nothing was rejected: its leader lives and leads,
+    but a follower died or the broker is slow. No second of it belongs to a gap.
+    """
+
+    topic: str
+    partition: int
+    number: int  # counts this producer's stalls from 1
+    node_id: int  # the leader that owes the ack
+    begin_s: float  # monotonic: when the oldest unacknowledged batch was sent
+    begin_unix_s: float
+    duration_s: float  # so far, while `ended_by` is None
+    ended_by: StallEnd | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stall as plain JSON types."""
+        return {k: v.value if isinstance(v, Enum) else v for k, v in asdict(self).items()}
+
+
 # --- facts --------------------------------------------------------------------------------------
 
 
@@ -302,6 +342,30 @@ class GapSettled:
 
     at_s: float
     gap: Gap
+
+
+@dataclass(frozen=True, slots=True)
+class StallOpened:
+    """A partition stalls (since before `at_s`)."""
+
+    at_s: float
+    stall: Stall
+
+
+@dataclass(frozen=True, slots=True)
+class StallAdvanced:
+    """A second of an open stall has passed."""
+
+    at_s: float
+    stall: Stall
+
+
+@dataclass(frozen=True, slots=True)
+class StallEnded:
+    """A stall is over."""
+
+    at_s: float
+    stall: Stall
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +444,9 @@ Fact = (
     | GapAdvanced
     | GapEnded
     | GapSettled
+    | StallOpened
+    | StallAdvanced
+    | StallEnded
     | LeaderChanged
     | PartitionRestarted
     | MetadataRefreshed

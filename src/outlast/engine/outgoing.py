@@ -56,7 +56,7 @@ class Outgoing:
                     self._hub.brokers.connect(link, node.host, node.port, now)
                 )
             return
-        if not link.ready:
+        if not link.ready or now < link.throttled_until_s:
             return
         self._rotation += 1
         start = self._rotation % len(due)

@@ -1,8 +1,8 @@
 """One partition: what may be sent when, and what every answer does to its order.
 
-Two rules of the file: everything that changes a partition's order is here or in the parts that it
-owns (`queue`, `window`, `inquest`), and it knows neither topics' leaders nor error codes; it is
-told *accepted*, *refused*, *denied*, *lost*.
+Two rules: what changes a partition's order is here or in the parts that it owns (`queue`, `window`,
+`inquest`); and it knows neither leaders nor codes, it is told *accepted*, *refused* and so on.
+Rules are numbered as in docs/architecture.md, Sequencing rules.
 
 Theory
 ------
@@ -37,9 +37,7 @@ while a copy of it may still be taken. Everything below exists to never do eithe
   (7a). Otherwise the partition *restarts*: the next producer epoch begins at sequence 0 (rule 6).
   If the hole may be written, the unsure batches behind it fail as *unknown* (7b); if it was only
   refused, nothing can ever fill it, no copy behind it can be taken, and they go on (7c).
-  All of this waits for the drain. A batch that failed at its deadline while in flight may still be
-  answered 0: then there is no hole.
-* Sequences wrap from 2³¹−1 to 0 (rule 8, `window`).
+  All of this waits for the drain: what failed in flight may yet be answered 0, and is no hole.
 
 Without idempotence there are no numbers: every answer decides for its own batch, and order is
 kept only with one request in flight, as in Kafka (rule 9).
@@ -47,7 +45,7 @@ kept only with one request in flight, as in Kafka (rule 9).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from outlast.engine.batch import Attempt, Batch, Result
@@ -244,18 +242,24 @@ class Partition:
         self._rewind()
         return settled + self._drained()
 
-    def split(self, batch: Batch, error: str) -> tuple[Batch, Batch]:
-        """The head is too large and its every attempt was refused: halve it in place."""
+    def split(
+        self, batch: Batch, error: str, starts: Sequence[int], bad: Mapping[int, FailureReason]
+    ) -> tuple[Batch, ...]:
+        """The head's every attempt was refused: cut it into the pieces that begin at `starts`,
+        and fail those that begin at the indices in `bad`. Returns the pieces.
+        """
         assert self.is_head(batch)
         assert not batch.doubt
         self._end_attempt(batch, AttemptState.REFUSED, error)
-        halves = batch.halves()
-        for half in halves:
-            half.closed = True
-            half.seal(half.compressed(self.limits.compression))
-        self.window.replace(batch, halves)
+        pieces = batch.pieces(starts)
+        for start, piece in zip(starts, pieces, strict=True):
+            piece.seal(piece.compressed(self.limits.compression))
+            if start in bad:
+                self._fail(piece, bad[start])
+        self.window.replace(batch, pieces)
         self._rewind()
-        return halves
+        self._drained()
+        return pieces
 
     def deny(self, batch: Batch, error: str) -> list[Batch]:
         """45: the batch's number is not the one that follows in this leader's log."""
@@ -276,9 +280,8 @@ class Partition:
         self.inquest = None
 
     def lose_producer(self, batch: Batch, error: str) -> list[Batch]:
-        """The broker does not know the producer, or one of a later epoch: a fresh id, once drained.
-
-        What was written cannot be asked any more: unsure batches fail as *unknown* (rule 6).
+        """The broker knows another producer: a fresh id, once drained. What was written cannot be
+        asked any more, so unsure batches fail as *unknown* (rule 6).
         """
         assert self.is_head(batch)
         self._end_attempt(batch, AttemptState.REFUSED, error)
@@ -316,8 +319,7 @@ class Partition:
     def _rewind(self) -> None:
         """Send nothing until what is in flight is answered; then the first unproved one, alone."""
         self.proven = None
-        if self.limits.idempotent:
-            self.draining = self.in_flight > 0
+        self.draining = self.limits.idempotent and self.in_flight > 0
 
     # --- failing ---
 
@@ -340,8 +342,7 @@ class Partition:
         """Fail everything that has no outcome yet (close)."""
         settled = [b for batch in list(self.unsettled()) for b in self._fail(batch, failure)]
         self.queue.batches.clear()
-        if self.limits.idempotent:
-            self.draining = self.in_flight > 0
+        self.draining = self.limits.idempotent and self.in_flight > 0
         self._drop()
         return settled + self._drained()
 

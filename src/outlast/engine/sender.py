@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from outlast.engine.aftermath import Aftermath
 from outlast.engine.answers import Answers
 from outlast.engine.batch import Batch
 from outlast.engine.brokers import Link, Pending, Question
@@ -31,6 +32,7 @@ from outlast.engine.messages import (
     MetadataRefreshed,
     Outbox,
     Role,
+    Stall,
 )
 from outlast.engine.metadata import (
     Change,
@@ -43,6 +45,7 @@ from outlast.engine.outgoing import Outgoing
 from outlast.engine.queue import FailureReason
 from outlast.engine.rng import Rng
 from outlast.engine.settings import Settings
+from outlast.engine.silence import Silence
 from outlast.engine.verdict import code_name, judge_loss, judge_timeout
 
 NO_PRODUCER_ID_FOR_US = frozenset({31, 42, 53})
@@ -60,6 +63,8 @@ class Sender:
         self._intake = Intake(self._hub)
         self._outgoing = Outgoing(self._hub)
         self._answers = Answers(self._hub)
+        self._silence = Silence(self._hub, self._answers)
+        self._aftermath = Aftermath(self._hub)
         self._closed = False
         self._advanced_s = now
         # the application's side, where every call layer would be paid for each record
@@ -99,7 +104,8 @@ class Sender:
             self._hub.settle(place, place.fail_all(why), now)
         for link in self._hub.brokers:
             self._close(link)
-        self._hub.out.facts += self._hub.recorder.close(now)
+        self._hub.tell(self._hub.stalls.close(now))
+        self._hub.tell(self._hub.recorder.close(now))
         self._closed = True
 
     def compressed(self, batch: Batch, data: bytearray, now: float) -> None:
@@ -118,6 +124,8 @@ class Sender:
             return
         begun_s = link.begun_s
         self._hub.brokers.connected(link, api_versions, now)
+        if connection.role is Role.PROBE:
+            self._silence.probe_answered(link, now)
         if connection.role is Role.OPEN:
             for tp in self._hub.recorder.open_partitions():
                 leader = self._hub.metadata.leader(*tp)
@@ -152,6 +160,8 @@ class Sender:
         )
         self._answers.back_off(link, was_ready, now)
         self._answers.lost(link, connection, unanswered, judgement, now, unsent)
+        if connection.role is Role.PROBE:
+            self._silence.probe_failed(link, now)
         if not was_ready and connection.role is Role.OPEN:
             self._answers.unreachable(connection.node_id, judgement, now)
         self._advance(now)
@@ -165,6 +175,9 @@ class Sender:
         if pending is None:
             return
         link.failures = 0
+        throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
+        if throttle_ms > 0:
+            link.throttled_until_s = max(link.throttled_until_s, now + throttle_ms / 1000)
         match pending.question:
             case Question.PRODUCE:
                 self._answers.produced(link, pending, response, now)
@@ -187,7 +200,8 @@ class Sender:
                     self._answers.give_up(link, judge_timeout(), "no answer in time", now)
                 else:
                     self._close(link)
-        self._hub.out.facts += self._hub.recorder.tick(now)
+        self._hub.tell(self._hub.recorder.tick(now))
+        self._hub.tell(self._hub.stalls.tick(now))
         self._advance(now)
 
     def take(self) -> Outbox:
@@ -199,7 +213,13 @@ class Sender:
         """When to call `tick`, if nothing comes before."""
         if self._intake.attention:
             return now + SHORTEST_WAIT_S
-        times = [self._hub.inquiries.next_deadline(now), self._hub.recorder.next_deadline(now)]
+        times = [
+            self._hub.inquiries.next_deadline(now),
+            self._hub.recorder.next_deadline(now),
+            self._hub.stalls.next_deadline(now),
+            self._silence.next_deadline(now),
+            self._aftermath.next_deadline(),
+        ]
         for tp, place in self._hub.busy.items():
             times.append(place.deadline_s())
             due_s = place.due_s()
@@ -209,8 +229,9 @@ class Sender:
                 leader = self._hub.metadata.leader(*tp)
                 if leader is not None:
                     link = self._hub.brokers.link(leader.node_id, Role.OPEN)
-                    if link.down and link.retry_s > now:
-                        times.append(link.retry_s)
+                    wait_s = link.retry_s if link.down else link.throttled_until_s
+                    if wait_s > now:
+                        times.append(wait_s)
         idle_s = self._hub.settings.connections_max_idle_s
         times += [link.deadline_s(idle_s) for link in self._hub.brokers]
         waits = [t for t in times if t is not None]
@@ -221,6 +242,17 @@ class Sender:
         metadata = self._hub.metadata
         leaders = ((p, metadata.leader(topic, p)) for p in metadata.partitions(topic) or ())
         return tuple(p for p, leader in leaders if leader is not None and leader.usable)
+
+    def inspected(self, connection: Connection, retransmits: int, now: float) -> None:
+        """What the kernel says of a connection that was silent: segments sent again and again."""
+        link = self._hub.brokers.current(connection)
+        if link is not None:
+            self._silence.inspected(link, retransmits, now)
+            self._advance(now)
+
+    def stalls(self, now: float) -> list[Stall]:
+        """The last thousand stalls, open ones included."""
+        return self._hub.stalls.stalls(now)
 
     def gaps(self, now: float) -> list[Gap]:
         """The last thousand gaps, open ones included."""
@@ -238,10 +270,11 @@ class Sender:
         if self._closed:
             return
         hub = self._hub
+        self._silence.tick(now)
         self._outgoing.pump(now)
-        since = [
-            s for s in (hub.newest_trouble_s(), self._intake.waiting_since_s()) if s is not None
-        ]
+        self._aftermath.tick(now)
+        wants = (hub.newest_trouble_s(), self._intake.waiting_since_s(), self._silence.since_s())
+        since = [s for s in wants if s is not None]
         hub.inquiries.clock.need(max(since, default=None), now)
         hub.out.commands += hub.inquiries.step(now)
         hub.complain(now)
@@ -273,8 +306,8 @@ class Sender:
                 why = FailureReason(
                     "recreated", None, "its topic was deleted and created again: the old is gone"
                 )
-                for tp, place in list(hub.busy.items()):
-                    if tp[0] == change.topic:
+                for tp, place in list(hub.partitions.items()):
+                    if tp[0] == change.topic:  # idle ones too: the new topic knows no numbers
                         hub.settle(place, place.leave_topic(why), now)
             case PartitionGone():
                 tp = (change.topic, change.partition)

@@ -37,6 +37,14 @@ class Disconnected:
     unsent: list[int] = field(default_factory=list)  # tokens of requests never handed over
 
 
+@dataclass(slots=True)
+class Inspected:
+    """What the kernel says of a connection: how often it has sent the oldest segment again."""
+
+    connection: Connection
+    retransmits: int
+
+
 class Responded:
     """The answer to one request. Until it comes it waits in kafka.net's queue, as its future."""
 
@@ -64,7 +72,7 @@ class Responded:
         self.is_done = True
 
 
-Event = Connected | Disconnected | Responded
+Event = Connected | Disconnected | Responded | Inspected
 
 
 class Ended(Exception):  # noqa: N818  (a reason, not a mistake)
@@ -98,6 +106,13 @@ def loss_of(error: BaseException | None) -> Loss:
     if isinstance(error, _REFUSING):
         return Loss.AUTHENTICATION
     return Loss.SETUP_TIMEOUT if isinstance(error, _LATE) else Loss.CLOSED
+
+
+def because(
+    error: BaseException | None, connection: Connection, address: str, unsent: list[int]
+) -> Disconnected:
+    """A connection has ended, with the reason in the engine's terms and in words."""
+    return Disconnected(connection, address, loss_of(error), told(error), unsent)
 
 
 def told(error: BaseException | None) -> str:

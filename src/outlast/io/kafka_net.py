@@ -12,9 +12,8 @@ Rules:
 * Time and flow are the engine's: no throttling, in-flight limit or request time-out in here.
 * What was handed to an open connection counts as sent. What was not is named as `unsent`.
 
-kafka.net parks a task anew for each event on a socket, which costs two system calls and four
-objects. Here the reader stays registered, and a request is written where it is handed over; only
-what the kernel does not take at once waits for the loop.
+kafka.net parks a task anew for each event on a socket: two system calls and four objects. Here the
+reader stays registered, and a request is written where it is handed over.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
-from outlast.engine.messages import Command, Connect, Connection, Disconnect, Loss, Send
+from outlast.engine.messages import Command, Connect, Connection, Disconnect, Inspect, Loss, Send
 from outlast.io.addresses import Resolver, resolve
 from outlast.io.dialing import Dial, Dialer, beside
-from outlast.io.events import Connected, Disconnected, Ended, Event, Responded, loss_of, told
+from outlast.io.events import Connected, Disconnected, Ended, Event, Inspected, Responded, because
 from outlast.io.quiet import quiet
-from outlast.io.sockets import close_descriptor, reset_on_close
+from outlast.io.sockets import close_descriptor, reset_on_close, retransmits
 from outlast.io.tls import tls_context
 
 log = logging.getLogger(__name__)
@@ -101,6 +100,8 @@ class Network:
         elif isinstance(command, Connect):
             assert command.connection not in self._links
             self._links[command.connection] = _Link(self, command)
+        elif isinstance(command, Inspect):
+            self._inspect(command.connection)
         else:
             self._give_up(command)
 
@@ -129,10 +130,7 @@ class Network:
         quiet.threads.discard(threading.get_ident())
 
     def abandon(self) -> None:
-        """In a forked child: close our copies of the descriptors, and touch nothing else.
-
-        A shutdown would end the parent's connections; unregistering would edit its epoll set.
-        """
+        """In a forked child: close our copies of the descriptors, and leave the parent its own."""
         for link in [*self._links.values(), *self._leaving]:
             if link.dial.sock is not None:
                 close_descriptor(link.dial.sock)
@@ -144,7 +142,7 @@ class Network:
         self._leaving.discard(link)
         if self._links.get(link.name) is link:  # else the engine has given it up
             del self._links[link.name]
-            event = Disconnected(link.name, repr(link.dial), loss_of(error), told(error), unsent)
+            event = because(error, link.name, repr(link.dial), unsent)
             self._ended[link.name] = event
             self.events.append(event)
 
@@ -154,6 +152,11 @@ class Network:
             link.submit(command)
         else:
             self._ended[command.connection].unsent.append(command.token)
+
+    def _inspect(self, name: Connection) -> None:
+        link = self._links.get(name)
+        if link and (count := retransmits(link.dial.sock)) is not None:
+            self.events.append(Inspected(name, count))
 
     def _give_up(self, command: Disconnect) -> None:
         link = self._links.pop(command.connection, None)
@@ -235,8 +238,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         )
 
     def _expired(self) -> None:
-        limit_s = self.network.setup_timeout_s
-        self._end(Ended(Loss.SETUP_TIMEOUT, f"no connection within {limit_s:g} s"))
+        self._end(Ended(Loss.SETUP_TIMEOUT, f"not up in {self.network.setup_timeout_s:g} s"))
 
     # --- requests ---
 

@@ -38,7 +38,7 @@ from outlast.engine.settings import Settings
 from outlast.errors import BlockedError, ClosedError
 from outlast.io import process
 from outlast.io.addresses import Resolver, resolve
-from outlast.io.events import Connected, Disconnected, Event
+from outlast.io.events import Connected, Disconnected, Event, Inspected
 from outlast.io.kafka_net import Network
 from outlast.io.publishing import Delivery, Observer, Observers, fail_all, records_of, settle
 from outlast.io.reasons import Reasons
@@ -392,6 +392,8 @@ class Driver:
         elif isinstance(event, Disconnected):
             self._reasons.disconnected(event)
             sender.disconnected(event.connection, event.loss, event.detail, now, event.unsent)
+        elif isinstance(event, Inspected):
+            sender.inspected(event.connection, event.retransmits, now)
         else:
             sender.responded(event.connection, event.token, event.response, now)
 
