@@ -296,6 +296,23 @@ def test_an_answer_that_came_before_a_failed_write_counts() -> None:
         assert c.lost(connection).loss is Loss.CLOSED
 
 
+def test_a_request_for_a_connection_whose_end_was_told_goes_nowhere() -> None:
+    """The engine takes an answer, sends, and hears of the end, all in one round of the loop."""
+    go = threading.Event()
+
+    def serve(stream: Stream) -> None:
+        stream.set_up()
+        go.wait(5)
+        stream.reset()
+
+    with broker(serve) as server, client() as c:
+        connection = c.connected(server)
+        go.set()
+        assert c.lost(connection).loss is Loss.CLOSED
+        c.send(connection, 1)
+        c.give_up(connection, abort=True)
+
+
 def test_what_comes_after_a_failed_write_was_never_sent() -> None:
     go = threading.Event()
 

@@ -109,8 +109,7 @@ class Network:
         """Wait for something to happen, at most `timeout_s`; returns what happened."""
         quiet.threads.add(threading.get_ident())
         self.loop.poll(timeout_ms=0 if self.events else timeout_s * 1000)
-        events = self.events[:]
-        self.events.clear()
+        events, self.events[:] = self.events[:], []
         self._ended.clear()
         return events
 
@@ -150,8 +149,9 @@ class Network:
         link = self._links.get(command.connection)
         if link is not None:
             link.submit(command)
-        else:
-            self._ended[command.connection].unsent.append(command.token)
+        elif (ended := self._ended.get(command.connection)) is not None:
+            ended.unsent.append(command.token)
+        # else its end was told together with what made the engine send this
 
     def _inspect(self, name: Connection) -> None:
         link = self._links.get(name)
