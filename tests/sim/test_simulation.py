@@ -118,3 +118,14 @@ def test_close_settles_everything(fail_rest):
     sim.run_until(lambda: all(future.done for future in futures), 200.0)
     assert not any(future.acked for future in futures)
     sim.check()
+
+
+def test_after_a_sudden_close_blocked_and_later_sends_are_refused():
+    sim = simulation(1, buffer_memory=2000)
+    futures = [sim.send("t", 0, size_bytes=100) for _ in range(30)]
+    sim.run_for(0.3)
+    sim.close(fail_rest=True)
+    futures.append(sim.send("t", 0))
+    assert all(future.done for future in futures)
+    assert futures[-1].entry.outcome == "refused"
+    assert sim.check().acked == sum(future.acked for future in futures)

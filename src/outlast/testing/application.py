@@ -67,6 +67,7 @@ class Application:
         "_obey",
         "_open",
         "_sender",
+        "_shut",
         "_threads",
         "_tickets",
         "_unix_offset_s",
@@ -94,6 +95,7 @@ class Application:
         self._threads: dict[str, deque[_Send]] = {}
         self._tickets: dict[int, str] = {}  # ticket → the thread that waits with it
         self._open = 0
+        self._shut = False
         self.failures: Counter[str] = Counter()  # by kind, as the engine told them
 
     def __repr__(self) -> str:
@@ -118,11 +120,24 @@ class Application:
         future = SimFuture(entry)
         self._open += 1
         name = thread or f"{topic}-{partition}"
+        send = _Send(future, topic, partition, key)
         queue = self._threads.setdefault(name, deque())
-        queue.append(_Send(future, topic, partition, key))
+        if self._shut:
+            self._refuse(send, RuntimeError("closed"), now)
+            return future
+        queue.append(send)
         if len(queue) == 1:
             self._run(name, now)
         return future
+
+    def shut(self, now: float) -> None:
+        """The producer is closed: what has not been taken never will be, nor what comes later."""
+        self._shut = True
+        self._tickets.clear()
+        for queue in self._threads.values():
+            for send in queue:
+                self._refuse(send, RuntimeError("closed"), now)
+            queue.clear()
 
     def granted(self, ticket: int, now: float) -> None:
         """The engine has room, or knows more: the thread that waits tries again."""

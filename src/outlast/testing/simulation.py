@@ -185,7 +185,9 @@ class Simulation(Story):
         return batches
 
     def close(self, *, fail_rest: bool) -> None:
-        """Close the producer; `fail_rest` fails what is not settled."""
+        """Close the producer; `fail_rest` fails what is not settled, at once and for good."""
+        if fail_rest:
+            self.application.shut(self.now)
         self.sender.close(self.now, fail_rest=fail_rest)
         self._obey_and_wake()
 

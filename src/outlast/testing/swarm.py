@@ -76,6 +76,7 @@ class _World:
     interval_s: float  # between two records, over all partitions
     bursts: list[int]  # how many records at once
     accidents: int
+    closed_suddenly: bool
 
     def __str__(self) -> str:
         words = " ".join(f"{name}={value}" for name, value in self.keywords.items())
@@ -137,6 +138,7 @@ def draw_world(rng: Random) -> _World:
         interval_s=rng.choice([0.005, 0.01, 0.02]),
         bursts=rng.choice([[1], [1, 1, 2, 5, 12], [10, 20], [10, 20]]),
         accidents=rng.randint(2, 20),
+        closed_suddenly=rng.random() < 0.1,
     )
 
 
@@ -163,7 +165,11 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
     accidents = _Accidents(sim)
     try:
         _safety(sim, world, accidents)
-        _liveness(sim, accidents)
+        if world.closed_suddenly:
+            _sudden_end(sim)
+            accidents.heal_all()
+        else:
+            _liveness(sim, accidents)
         report.findings += sim.judge().findings
     except SimulationError as error:
         report.findings.append(str(error))
@@ -183,7 +189,8 @@ def _safety(sim: Simulation, world: _World, accidents: _Accidents) -> None:
         while at_s < world.load_s:
             records = sim.rng.choice(world.bursts)
             at_s += each_s * records * sim.rng.uniform(0.0, 2.0)
-            sim.at(at_s, partial(_burst, sim, partition, records))
+            chosen = None if sim.rng.random() < 0.1 else partition  # None: the engine chooses
+            sim.at(at_s, partial(_burst, sim, chosen, records))
     at_s = 0.0
     for _ in range(world.accidents):  # half of them soon after another
         near = accidents.rng.random() < 0.5
@@ -196,9 +203,19 @@ def _safety(sim: Simulation, world: _World, accidents: _Accidents) -> None:
     sim.run_for(world.load_s)
 
 
-def _burst(sim: Simulation, partition: int, records: int, topic: str = "t") -> None:
+def _burst(sim: Simulation, partition: int | None, records: int, topic: str = "t") -> None:
     for _ in range(records):
-        sim.send(topic, partition, size_bytes=30)
+        key = b"%d" % sim.rng.randrange(9) if partition is None and records > 1 else None
+        sim.send(topic, partition, key=key, size_bytes=30)
+    if sim.rng.random() < 0.05:
+        sim.flush()
+
+
+def _sudden_end(sim: Simulation) -> None:
+    """The producer is closed in the middle of it all, and what it says of the rest must be true."""
+    sim.close(fail_rest=True)
+    if sim.application.open_sends:
+        raise SimulationError(f"seed {sim.seed}: records are open after close. {sim.ledger.replay}")
 
 
 def _liveness(sim: Simulation, accidents: _Accidents) -> None:
@@ -223,13 +240,14 @@ def _liveness(sim: Simulation, accidents: _Accidents) -> None:
 class _Accidents:
     """What goes wrong in a run, one node at a time, and what puts it right again."""
 
-    __slots__ = ("_all_up_s", "_cures", "_node_id", "_sim", "rng")
+    __slots__ = ("_all_up_s", "_cures", "_ended", "_node_id", "_sim", "rng")
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._cures: dict[int, Callable[[int], None]] = {}  # by node, while it is in trouble
         self._node_id = 1
         self._all_up_s = 0.0
+        self._ended = False
         self.rng = sim.stream("accidents")
 
     def __repr__(self) -> str:
@@ -251,6 +269,8 @@ class _Accidents:
     def happen(self) -> None:
         """One more accident, drawn by weight."""
         sim, rng = self._sim, self.rng
+        if self._ended:
+            return
         kinds = ["move", "kill", "reset", "crash", "blackout", "stop", "pause", "cut", "create"]
         kind = rng.choices(kinds, [8, 6, 7, 5, 2, 1, 2, 2, 3])[0]
         if rng.random() < 0.3:  # else misfortunes come together
@@ -292,7 +312,8 @@ class _Accidents:
             sim.at(sim.now + self.rng.uniform(0.0, 0.4), burst)
 
     def heal_all(self) -> None:
-        """Nothing is in trouble any more."""
+        """Nothing is in trouble any more, and nothing will be."""
+        self._ended = True
         for node_id in list(self._cures):
             self._cure(node_id)
 
@@ -306,7 +327,7 @@ class _Accidents:
         cure: Callable[[int], None],
         duration_s: float,
     ) -> None:
-        if node_id not in self._cures:
+        if node_id not in self._cures and not self._ended:
             self._cures[node_id] = cure
             cause(node_id)
             self._sim.at(self._sim.now + duration_s, lambda: self._cure(node_id))
