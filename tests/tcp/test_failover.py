@@ -41,6 +41,7 @@ class Load:
         self.partitions = partitions
         self.interval_s = interval_s
         self.futures: list[object] = []
+        self.ready_s: list[list[float]] = [[] for _ in range(partitions)]
         self.cpu_s = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load")
@@ -49,6 +50,7 @@ class Load:
         begun_s = time.thread_time()
         while not self._over.wait(self.interval_s):
             for partition in range(self.partitions):
+                self.ready_s[partition].append(time.monotonic())
                 self.futures.append(self.producer.send(TOPIC, b"v" * 100, partition=partition))
         self.cpu_s = time.thread_time() - begun_s
 
@@ -93,11 +95,12 @@ def test_a_moved_leader_costs_one_round_trip_and_ten_ms_beyond_what_the_cluster_
             until(lambda n=move: len(ended(producer)) > n, "the gap of a move")
             until(load.sent_more_than(5), "traffic between moves")
     gaps = ended(producer)
-    truth = true_gaps(served(server, TOPIC)[0])
+    truth = true_gaps(served(server, TOPIC)[0], [0.0, *load.ready_s[0]])
     assert len(gaps) == len(truth) == 15
     for gap, true in zip(gaps, truth, strict=True):
         assert gap.cause.value == "not_leader"
         held_s = true.end_s - true.accepted.received_s
+        assert true.refused is not None
         assert true.refused.answered_s is not None
         held_s += true.refused.answered_s - true.refused.received_s
         beyond_s.append(gap.duration_s - held_s)
@@ -130,7 +133,7 @@ def test_gaps_are_true(server: ClusterServer, producer: KafkaProducer) -> None:
     shares = served(server, TOPIC)
     for partition in range(6):
         gaps = [g for g in ended(producer) if g.partition == partition]
-        truth = true_gaps(shares[partition])
+        truth = true_gaps(shares[partition], [0.0, *load.ready_s[partition]])
         if partition not in led:
             # a request that the dead node's followers hold up is a stall, not a gap
             assert len(gaps) == (partition == moved)

@@ -6,6 +6,7 @@ was told. From that follows when a partition stopped accepting and when it accep
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlast.testing.cluster import MockCluster
@@ -23,18 +24,20 @@ class Served:
     received_s: float
     answered_s: float | None
     error_code: int | None
+    first_record: int  # by its number in the partition, from 0: no partition restarts here
 
 
 @dataclass(frozen=True)
 class TrueGap:
-    """From the first request that was refused or never answered, to the ack of the next taken."""
+    """From the first request that was refused or never answered, to the ack of the next taken.
 
-    refused: Served
+    Where no request was under way when its leader died, there is none: it begins with the first
+    record that waited for the new leader.
+    """
+
+    begin_s: float
+    refused: Served | None
     accepted: Served
-
-    @property
-    def begin_s(self) -> float:
-        return self.refused.received_s
 
     @property
     def end_s(self) -> float:
@@ -58,6 +61,7 @@ def served(server: ClusterServer, topic: str) -> dict[int, list[Served]]:
                             request.received_at_s,
                             request.answered_at_s,
                             share.error_code,
+                            share.base_sequence,
                         )
                     )
         return shares
@@ -65,17 +69,21 @@ def served(server: ClusterServer, topic: str) -> dict[int, list[Served]]:
     return server.call(read)
 
 
-def true_gaps(shares: list[Served]) -> list[TrueGap]:
-    """The gaps of one partition."""
+def true_gaps(shares: Sequence[Served], ready_s: Sequence[float]) -> list[TrueGap]:
+    """The gaps of one partition. `ready_s`: when each of its records was there to be sent."""
     gaps = []
     refused: Served | None = None
+    leader = shares[0].node_id
     for share in shares:
         accepted = share.answered_s is not None and share.error_code == 0
-        if accepted and refused is not None:
-            gaps.append(TrueGap(refused, share))
-            refused = None
-        elif not accepted and refused is None:
-            refused = share
+        if not accepted:
+            refused = refused or share
+            continue
+        if refused is not None:
+            gaps.append(TrueGap(refused.received_s, refused, share))
+        elif share.node_id != leader:
+            gaps.append(TrueGap(ready_s[share.first_record], None, share))
+        refused, leader = None, share.node_id
     return gaps
 
 
