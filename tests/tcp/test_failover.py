@@ -88,15 +88,20 @@ def test_a_moved_leader_costs_one_round_trip_and_ten_ms_beyond_what_the_cluster_
     server: ClusterServer, producer: KafkaProducer
 ) -> None:
     beyond_s = []
+    moves = 0
     with Load(producer, 1, interval_s=0.01) as load:
-        for move in range(15):
+        while len(ended(producer)) < 15:
+            moves += 1
+            assert moves <= 45, "moves leave no gaps"
             leader, _ = server.leader(TOPIC, 0)
             server.move_leader(TOPIC, 0, leader % 3 + 1)
-            until(lambda n=move: len(ended(producer)) > n, "the gap of a move")
-            until(load.sent_more_than(5), "traffic between moves")
+            until(load.sent_more_than(15), "traffic between moves")
+            until(lambda: len(ended(producer)) == len(producer.gaps()), "the end of the gap")
     gaps = ended(producer)
     truth = true_gaps(served(server, TOPIC)[0], [0.0, *load.ready_s[0]])
-    assert len(gaps) == len(truth) == 15
+    # a refresh may tell of a move before a request meets it: nothing is refused, there is no gap
+    truth = [true for true in truth if true.refused is not None]
+    assert len(gaps) == len(truth) >= 15
     for gap, true in zip(gaps, truth, strict=True):
         assert gap.cause.value == "not_leader"
         held_s = true.end_s - true.accepted.received_s
