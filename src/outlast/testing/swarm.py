@@ -90,8 +90,8 @@ class _World:
 
 def draw_world(rng: Random) -> _World:
     """Settings of a run. Every draw happens, whatever was drawn before."""
-    idempotent = rng.random() < 0.92
-    acks = "all" if idempotent or rng.random() < 0.7 else 1
+    idempotent = rng.random() < 0.9
+    acks = "all" if idempotent else rng.choice(["all", "all", 1, 0])
     latency_s = rng.choice([(0.0002, 0.0008), (0.001, 0.004), (0.005, 0.02), (0.03, 0.05)])
     request_timeout_ms = rng.choice([1000, 2000, 5000])
     linger_ms = rng.choice([0, 0, 5, 50])
