@@ -12,8 +12,11 @@ from outlast.engine.messages import (
     Gap,
     GapEnd,
     GapOutcome,
+    Health,
     Outcome,
     Phase,
+    Stall,
+    StallEnd,
 )
 from outlast.errors import (
     BlockedError,
@@ -40,11 +43,14 @@ __all__ = [
     "Gap",
     "GapEnd",
     "GapOutcome",
+    "Health",
     "KafkaProducer",
     "MissingCodecError",
     "Outcome",
     "OutlastError",
     "Phase",
     "RecordMetadata",
+    "Stall",
+    "StallEnd",
     "Undelivered",
 ]

@@ -40,7 +40,7 @@ from outlast.arguments import (
     header_size,
 )
 from outlast.config import DEFAULTS, LONGEST_S, NEWEST_API_VERSION, Config
-from outlast.engine.messages import Failure, Gap, Outcome
+from outlast.engine.messages import Failure, Gap, Health, Outcome, Stall
 from outlast.engine.record_batch import Record
 from outlast.errors import ClosedError
 from outlast.figures import Figures
@@ -254,9 +254,15 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         """
         return self._driver.gaps()
 
-    def stalls(self) -> list[Any]:
-        """Unanswered requests to leaders that are alive. Not recorded yet: always empty."""
-        return []
+    def stalls(self) -> list[Stall]:
+        """The last 1 000 stalls, open ones included: acks that did not come though the leader
+        lives and nothing was rejected. Never a part of a gap.
+        """
+        return self._driver.ask(lambda sender, now: sender.stalls(now))
+
+    def health(self) -> Health:
+        """Open gaps and stalls, and how many seconds the buffer lasts at the present rate."""
+        return self._driver.ask(lambda sender, now: sender.health(now))
 
     def metrics(self, raw: bool = False) -> dict[Any, Any] | None:
         """Figures as `{group: {name: value}}`, or kafka-python's objects if `raw`; None with

@@ -13,11 +13,12 @@ from __future__ import annotations
 class Accumulator:
     """Counts the bytes of all unsettled records of a producer."""
 
-    __slots__ = ("_granted", "_waiting", "limit_bytes", "used_bytes")
+    __slots__ = ("_granted", "_waiting", "limit_bytes", "taken_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0  # charges and reservations
+        self.taken_bytes = 0  # all charges ever: how fast records come
         self._waiting: dict[int, int] = {}  # ticket → bytes wanted, oldest first
         self._granted: dict[int, int] = {}  # ticket → bytes reserved
 
@@ -37,6 +38,7 @@ class Accumulator:
                 self._granted[ticket] = reserved
             return False
         self.used_bytes += size_bytes - reserved
+        self.taken_bytes += size_bytes
         return True
 
     def wait(self, ticket: int, size_bytes: int) -> None:

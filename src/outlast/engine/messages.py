@@ -19,35 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.engine.outcomes import (
     AttemptRecord as AttemptRecord,
-)
-from outlast.engine.outcomes import (
     AttemptState as AttemptState,
-)
-from outlast.engine.outcomes import (
     Cause as Cause,
-)
-from outlast.engine.outcomes import (
     Failure as Failure,
-)
-from outlast.engine.outcomes import (
     Gap as Gap,
-)
-from outlast.engine.outcomes import (
     GapEnd as GapEnd,
-)
-from outlast.engine.outcomes import (
     GapOutcome as GapOutcome,
-)
-from outlast.engine.outcomes import (
+    Health as Health,
     Outcome as Outcome,
-)
-from outlast.engine.outcomes import (
     Phase as Phase,
-)
-from outlast.engine.outcomes import (
     Stall as Stall,
-)
-from outlast.engine.outcomes import (
     StallEnd as StallEnd,
 )
 

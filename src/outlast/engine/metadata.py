@@ -32,8 +32,7 @@ from uuid import UUID
 
 from kafka.protocol.metadata import MetadataRequest
 
-from outlast.engine.leadership import Answer, Insistence, Leadership
-from outlast.engine.leadership import Leader as Leader
+from outlast.engine.leadership import Answer, Insistence, Leader as Leader, Leadership
 from outlast.engine.refresh import RefreshClock as RefreshClock
 from outlast.engine.settings import Settings
 

@@ -170,3 +170,30 @@ class Stall:
     def to_dict(self) -> dict[str, Any]:
         """The stall as plain JSON types."""
         return {k: v.value if isinstance(v, Enum) else v for k, v in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How a producer does right now."""
+
+    open_gaps: tuple[Gap, ...]
+    open_stalls: tuple[Stall, ...]
+    buffer_bytes: int  # of unsettled records
+    buffer_limit_bytes: int
+    headroom_s: float | None  # until the buffer is full if nothing leaves it; None: nothing comes
+
+    @property
+    def ok(self) -> bool:
+        """Every partition that was written to accepts."""
+        return not self.open_gaps and not self.open_stalls
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            "ok": self.ok,
+            "open_gaps": [gap.to_dict() for gap in self.open_gaps],
+            "open_stalls": [stall.to_dict() for stall in self.open_stalls],
+            "buffer_bytes": self.buffer_bytes,
+            "buffer_limit_bytes": self.buffer_limit_bytes,
+            "headroom_s": self.headroom_s,
+        }

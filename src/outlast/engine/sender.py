@@ -21,6 +21,7 @@ from outlast.engine.answers import Answers
 from outlast.engine.batch import Batch
 from outlast.engine.brokers import Link, Pending, Question
 from outlast.engine.hub import Hub
+from outlast.engine.inflow import Inflow
 from outlast.engine.intake import Intake, Waiting
 from outlast.engine.messages import (
     Connection,
@@ -28,6 +29,7 @@ from outlast.engine.messages import (
     Disconnect,
     Gap,
     GapEnd,
+    Health,
     Loss,
     MetadataRefreshed,
     Outbox,
@@ -65,6 +67,7 @@ class Sender:
         self._answers = Answers(self._hub)
         self._silence = Silence(self._hub, self._answers)
         self._aftermath = Aftermath(self._hub)
+        self._inflow = Inflow(now)
         self._closed = False
         self._advanced_s = now
         # the application's side, where every call layer would be paid for each record
@@ -250,6 +253,18 @@ class Sender:
             self._silence.inspected(link, retransmits, now)
             self._advance(now)
 
+    def health(self, now: float) -> Health:
+        """Open gaps and stalls, and how long the buffer lasts if nothing leaves it."""
+        room = self._hub.accumulator
+        rate = self._inflow.bytes_per_s(room.taken_bytes, now)
+        return Health(
+            open_gaps=tuple(gap for gap in self.gaps(now) if gap.ended_by is None),
+            open_stalls=tuple(stall for stall in self.stalls(now) if stall.ended_by is None),
+            buffer_bytes=room.used_bytes,
+            buffer_limit_bytes=room.limit_bytes,
+            headroom_s=(room.limit_bytes - room.used_bytes) / rate if rate > 0 else None,
+        )
+
     def stalls(self, now: float) -> list[Stall]:
         """The last thousand stalls, open ones included."""
         return self._hub.stalls.stalls(now)
@@ -267,6 +282,7 @@ class Sender:
         """After every event: send what can be sent, ask what must be asked."""
         self._intake.attention = False
         self._advanced_s = now
+        self._inflow.sample(self._hub.accumulator.taken_bytes, now)
         if self._closed:
             return
         hub = self._hub
