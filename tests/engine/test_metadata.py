@@ -6,8 +6,7 @@ from itertools import takewhile
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from outlast.engine.metadata import (

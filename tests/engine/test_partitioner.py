@@ -4,8 +4,7 @@ import random
 from collections import Counter
 from itertools import pairwise
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kafka.partitioner import murmur2 as kafka_python_murmur2
 
 from outlast.engine.partitioner import StickyPartitioner, keyed_partition, murmur2

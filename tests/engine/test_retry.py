@@ -5,8 +5,7 @@ import random
 
 import pytest
 import tenacity
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kafka.errors import KafkaConnectionError, NotLeaderForPartitionError
 
 from outlast.engine.retry import (

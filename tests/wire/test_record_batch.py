@@ -7,8 +7,7 @@ from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
