@@ -84,3 +84,13 @@ def test_used_bytes_are_the_charges_and_grants_and_never_pass_the_bound(
         elif verb == "r" and charges:
             grant(room.refund(charges.pop()))
         assert room.used_bytes == sum(charges) + sum(granted.values()) <= 100
+
+
+def test_a_later_waiter_that_would_fit_does_not_overtake() -> None:
+    room = Accumulator(100)
+    assert room.charge(50)
+    assert room.charge(50)
+    room.wait(1, 80)
+    room.wait(2, 30)
+    assert room.refund(50) == []
+    assert room.refund(50) == [1]

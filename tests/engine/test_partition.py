@@ -496,6 +496,16 @@ def test_rule_10_a_batch_takes_no_record_half_a_second_younger_than_its_first() 
     assert not queue.takes(10, 1.51)
 
 
+def test_a_closed_batch_takes_no_record() -> None:
+    """Also before it has its bytes: they may be being compressed in another thread."""
+    bench = Bench(linger_s=1.0)
+    queue = bench.partition.queue
+    queue.append(0, None, b"v", (), joins=False, now=bench.now)
+    assert queue.takes(10, bench.now)
+    queue.end_linger()
+    assert not queue.takes(10, bench.now)
+
+
 def test_linger_is_over_with_time_with_a_full_batch_or_with_flush() -> None:
     bench = Bench(linger_s=0.1)
     queue = bench.partition.queue

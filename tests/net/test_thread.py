@@ -109,6 +109,22 @@ def test_the_loop_sleeps_until_something_is_appended(drivers: Callable[..., Driv
     assert len(engine.log) == ticks
 
 
+def test_a_deadline_of_the_engine_is_kept_without_another_reason_to_wake(
+    drivers: Callable[..., Driver],
+) -> None:
+    driver, engine = with_engine(drivers)
+    engine.settles_at_once = True
+    engine.tick_s = None
+    put(driver).get(5)
+    late_s = []
+    for _ in range(5):
+        due_s = engine.deadline_s = time.monotonic() + 0.1
+        put(driver).get(5)  # it wakes, and sleeps until the deadline
+        until(lambda: engine.deadline_s is None)
+        late_s.append(time.monotonic() - due_s)
+    assert 0.0 <= min(late_s) < 0.05, "the best of five: the machine has other work too"
+
+
 def test_sixteen_threads_append_and_each_keeps_its_order(
     cluster: ClusterServer, drivers: Callable[..., Driver]
 ) -> None:
