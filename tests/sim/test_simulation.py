@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from outlast.engine.messages import Outbox
 from outlast.testing import simulation as driver
 from outlast.testing.simulation import Simulation, SimulationError
-from tests.sim.stories import simulation
+from tests.sim.stories import CALM, simulation
 
 
 class Engine:
@@ -129,3 +131,18 @@ def test_after_a_sudden_close_blocked_and_later_sends_are_refused():
     assert all(future.done for future in futures)
     assert futures[-1].entry.outcome == "refused"
     assert sim.check().acked == sum(future.acked for future in futures)
+
+
+def test_a_partition_that_is_new_is_looked_for_once_before_it_is_refused():
+    sim = simulation(1, topics={"t": 1}, cluster=replace(CALM, creation_deny_p=0.0))
+    sim.send("t", 0)
+    sim.run_until(sim.all_settled)
+    sim.cluster.add_partitions("t", 2, now=sim.now)
+    sim.network.collect(sim.now)
+    sim.run_for(0.1)
+    sim.topics["t"] = 2
+    new, missing = sim.send("t", 1), sim.send("t", 2)
+    sim.run_until(sim.all_settled)
+    assert new.acked
+    assert isinstance(missing.error, ValueError)
+    sim.check()
