@@ -244,6 +244,13 @@ def _judge(error_code: int, has_offset: bool, one_record: bool, transactional: b
         return replace(judgement, state=AttemptState.DOUBTFUL, cause=None, stall=True)
     if verdict is Verdict.REFRESH and has_offset:  # appended before leadership was lost (S2)
         return replace(judgement, verdict=Verdict.UNSURE, state=AttemptState.DOUBTFUL)
+    if verdict is Verdict.RESEQUENCE and has_offset:  # contradicts itself: believe the offset
+        return replace(
+            judgement,
+            verdict=Verdict.UNSURE,
+            state=AttemptState.DOUBTFUL,
+            fresh_producer_id=False,
+        )
     if verdict is Verdict.UNSURE or has_offset or not rule.known_stage:
         return replace(judgement, state=AttemptState.DOUBTFUL)
     return judgement
