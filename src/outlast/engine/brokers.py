@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -190,8 +190,11 @@ class Brokers:
                 link.failures = 0
                 link.retry_s = min(link.retry_s, now)
 
-    def forget(self, node_id: int) -> None:
-        """The node is not part of the cluster any more, and no link of it is in use."""
-        for role in Role:
-            self._links.pop((node_id, role), None)
-        self.answered_s.pop(node_id, None)
+    def forget_all_but(self, node_ids: Collection[int]) -> None:
+        """Nodes that the cluster does not have any more, once no link of theirs is in use."""
+        gone = {link.node_id for link in self if link.node_id >= 0} - set(node_ids)
+        gone -= {link.node_id for link in self if not link.down}
+        for node_id in gone:
+            for role in Role:
+                self._links.pop((node_id, role), None)
+            self.answered_s.pop(node_id, None)

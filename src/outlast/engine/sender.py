@@ -307,6 +307,7 @@ class Sender:
         self._tell_gaps_who_leads(response, pending.sent_s, now)
         for node_id in sorted(hub.metadata.alive - alive):
             hub.brokers.revive(node_id, now)
+        hub.brokers.forget_all_but(hub.metadata.nodes)
         for change in changes:
             self._changed(change, now)
         found = {change.topic for change in changes if isinstance(change, TopicFound)}
