@@ -205,7 +205,7 @@ class Answers:
         place.retry_at_s = now + self._hub.schedules.denied_delay_s(place.refusals)
         self._hub.trouble(place.tp, now)
 
-    def back_off(self, link: Link, was_ready: bool, now: float) -> None:
+    def _back_off(self, link: Link, was_ready: bool, now: float) -> None:
         """The first reconnect after a good connection is at once; then by schedule."""
         at_once = was_ready and not link.failures
         self._hub.brokers.fail(link, now)
@@ -217,31 +217,38 @@ class Answers:
 
     def give_up(self, link: Link, judgement: Judgement, detail: str, now: float) -> None:
         """Abort a connection that owes answers: what has not left this host never will."""
-        connection = link.connection
-        assert connection is not None
-        self._hub.out.commands.append(Disconnect(connection, abort=True))
-        unanswered = self._hub.brokers.drop(link)
-        self._hub.out.facts.append(
-            ConnectionLost(
-                now,
-                connection,
-                self._hub.address(link.node_id),
-                Loss.CLOSED,
-                detail,
-                len(unanswered),
-            )
-        )
-        self.back_off(link, True, now)
-        self.lost(link, connection, unanswered, judgement, now)
+        assert link.connection is not None
+        self._hub.out.commands.append(Disconnect(link.connection, abort=True))
+        self.ended(link, Loss.CLOSED, detail, judgement, now)
 
-    def lost(
+    def ended(
+        self,
+        link: Link,
+        loss: Loss,
+        detail: str,
+        judgement: Judgement,
+        now: float,
+        unsent: Collection[int] = (),
+    ) -> None:
+        """A connection is over, by itself or given up; `unsent` was never handed to it."""
+        connection, was_ready = link.connection, link.ready
+        assert connection is not None
+        unanswered = self._hub.brokers.drop(link)
+        address = self._hub.address(link.node_id)
+        self._hub.out.facts.append(
+            ConnectionLost(now, connection, address, loss, detail, len(unanswered))
+        )
+        self._back_off(link, was_ready, now)
+        self._lost(link, connection, unanswered, judgement, now, unsent)
+
+    def _lost(
         self,
         link: Link,
         connection: Connection,
         unanswered: Iterable[Pending],
         judgement: Judgement,
         now: float,
-        unsent: Collection[int] = (),
+        unsent: Collection[int],
     ) -> None:
         """What was unanswered on a connection that is gone: left, or never handed over."""
         left: dict[tuple[str, int], Partition] = {}

@@ -25,7 +25,6 @@ from outlast.engine.inflow import Inflow
 from outlast.engine.intake import Intake, Waiting
 from outlast.engine.messages import (
     Connection,
-    ConnectionLost,
     Disconnect,
     Gap,
     GapEnd,
@@ -150,19 +149,7 @@ class Sender:
             return
         was_ready = link.ready
         judgement = judge_loss(loss, sent=True)
-        unanswered = self._hub.brokers.drop(link)
-        self._hub.out.facts.append(
-            ConnectionLost(
-                now,
-                connection,
-                self._hub.address(connection.node_id),
-                loss,
-                detail,
-                len(unanswered),
-            )
-        )
-        self._answers.back_off(link, was_ready, now)
-        self._answers.lost(link, connection, unanswered, judgement, now, unsent)
+        self._answers.ended(link, loss, detail, judgement, now, unsent)
         if connection.role is Role.PROBE:
             self._silence.probe_failed(link, now)
         if not was_ready and connection.role is Role.OPEN:
