@@ -28,6 +28,7 @@ from outlast.engine.settings import Settings
 HEDGE_S = 0.25
 ANSWER_TIMEOUT_S = 2.0  # a metadata request's own; shorter if `request_timeout_ms` is
 CONTROL_LINKS_MAX = 2
+SECOND_OPINION_ATTEMPTS = 4  # answers that did not help, until another broker is asked by turns
 NO_PRODUCER_ID = (-1, -1)
 BOOTSTRAP_FIRST = -1  # node ids of bootstrap addresses count down from here
 
@@ -107,10 +108,12 @@ class Inquiries:
             producer_id = False
         if not (metadata or hedged or producer_id):
             return []
+        commands: list[Command] = []
+        if metadata and self._doubts_the_answers():
+            commands += self._ask_around(now)
         link = self._usable(now)
         if link is None:
-            return self._open_another(now)
-        commands: list[Command] = []
+            return commands + self._open_another(now)
         if metadata or (hedged and not self._asks(link, Question.METADATA)):
             commands.append(self._ask_metadata(link, now, hedge=not metadata))
         if producer_id and not self._asks(link, Question.PRODUCER_ID):
@@ -138,7 +141,24 @@ class Inquiries:
         trusted = [link for link in ready if link.node_id not in self._brokers.suspected]
         if ready and not trusted and self._can_open_another(now):
             return None
-        return next(iter(trusted or ready), None)
+        usable = trusted or ready
+        if self._doubts_the_answers():
+            usable.sort(key=lambda link: link.used_s)  # by turns
+        return next(iter(usable), None)
+
+    def _doubts_the_answers(self) -> bool:
+        """Whether the broker that was asked may be the one that is wrong: others are asked too."""
+        return self.clock.attempts >= SECOND_OPINION_ATTEMPTS
+
+    def _ask_around(self, now: float) -> list[Command]:
+        """Make room for a second broker: a bootstrap address may be any of them, the same again."""
+        commands: list[Command] = []
+        for link in self.links():
+            if link.node_id < 0 and not link.pending and self._metadata.nodes:
+                assert link.connection is not None
+                commands.append(Disconnect(link.connection, abort=False))
+                self._brokers.drop(link)
+        return commands + (self._open(now) if self._can_open_another(now) else [])
 
     def _can_open_another(self, now: float) -> bool:
         """Whether a node could be asked that is not suspected and has no control link."""
@@ -158,7 +178,10 @@ class Inquiries:
         ]
         if len(links) >= CONTROL_LINKS_MAX or coming:
             return []
-        taken = {link.node_id for link in links}
+        return self._open(now)
+
+    def _open(self, now: float) -> list[Command]:
+        taken = {link.node_id for link in self.links()}
         for node_id, host, port, retry_s in self._candidates(now):
             if node_id not in taken and now >= retry_s:
                 link = self._brokers.link(node_id, Role.CONTROL)

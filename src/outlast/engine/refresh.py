@@ -18,7 +18,6 @@ class RefreshClock:
 
     __slots__ = (
         "_answered_s",
-        "_attempts",
         "_failing_since_s",
         "_max_age_s",
         "_need_since_s",
@@ -26,6 +25,7 @@ class RefreshClock:
         "_schedules",
         "_started_s",
         "_wanted_s",
+        "attempts",
         "in_flight",
     )
 
@@ -38,14 +38,14 @@ class RefreshClock:
         self._answered_s: float | None = None
         self._started_s = 0.0
         self._next_s: float | None = None  # not before
-        self._attempts = 0
+        self.attempts = 0  # requests so far in the present want of a leader
         self.in_flight = False
 
     def __repr__(self) -> str:
         state = "in flight" if self.in_flight else "waiting"
         return (
             f"<RefreshClock {state} wanted={self._wanted_s} need_since={self._need_since_s}"
-            f" attempts={self._attempts} not_before={self._next_s}>"
+            f" attempts={self.attempts} not_before={self._next_s}>"
         )
 
     def want(self, now: float) -> None:
@@ -71,10 +71,10 @@ class RefreshClock:
         """A request was sent (a hedge to a second broker is not another one)."""
         self.in_flight = True
         self._started_s = now
-        self._attempts += 1
+        self.attempts += 1
         since = [s for s in (self._need_since_s, self._failing_since_s) if s is not None]
         trouble_s = now - min(since, default=now)
-        self._next_s = now + self._schedules.metadata_delay_s(self._attempts, max(0.0, trouble_s))
+        self._next_s = now + self._schedules.metadata_delay_s(self.attempts, max(0.0, trouble_s))
 
     def finished(self, ok: bool, now: float) -> None:
         """It was answered, or nobody asked will answer it."""
@@ -88,4 +88,4 @@ class RefreshClock:
         if self._wanted_s is not None and self._wanted_s <= self._started_s:
             self._wanted_s = None
         if self._need_since_s is None:
-            self._attempts = 0
+            self.attempts = 0

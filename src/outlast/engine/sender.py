@@ -48,6 +48,7 @@ from outlast.engine.rng import Rng
 from outlast.engine.settings import Settings
 from outlast.engine.silence import Silence
 from outlast.engine.verdict import code_name, judge_loss, judge_timeout
+from outlast.engine.window import EPOCH_MAX
 
 NO_PRODUCER_ID_FOR_US = frozenset({31, 42, 53})
 COORDINATOR_LOADING = frozenset({14, 15, 16})
@@ -340,8 +341,9 @@ class Sender:
     def _numbered(self, response: Any, now: float) -> None:
         inquiries = self._hub.inquiries
         code = response.error_code
-        if code == 0:
-            inquiries.producer_id_came(response.producer_id, response.producer_epoch)
+        producer_id, epoch = response.producer_id, response.producer_epoch
+        if code == 0 and producer_id >= 0 and 0 <= epoch <= EPOCH_MAX:
+            inquiries.producer_id_came(producer_id, epoch)
         elif code in NO_PRODUCER_ID_FOR_US:
             why = FailureReason(
                 "no_producer_id",

@@ -1,0 +1,85 @@
+"""Answers that decode and are nonsense: any field may hold any value, lists may lack or repeat.
+
+An exception out of the engine would end the I/O thread, and with it every partition. So nothing may
+raise; and once the brokers talk sense again, what was taken settles and the next record arrives.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka.protocol.data_container import DataContainer
+
+from tests.sim.stories import simulation
+
+NUMBERS = (-1, 0, 1, 2, 3, 6, 7, 19, 45, 47, 999, 2**31 - 1, -(2**31))
+NONSENSE_UNTIL_S = 3.0
+
+
+def fields_of(part: DataContainer) -> list[str]:
+    """Names of a container's fields, as `repr` and `to_dict` know them."""
+    return list(part.to_dict(json=False))
+
+
+def parts(answer: DataContainer) -> Iterator[DataContainer]:
+    """The answer and all containers in it."""
+    yield answer
+    for name in fields_of(answer):
+        value = getattr(answer, name, None)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, DataContainer):
+                yield from parts(item)
+
+
+def spoil(answer: DataContainer, rng: random.Random) -> None:
+    """Put another value of the same type into one field."""
+    part = rng.choice(list(parts(answer)))
+    name = rng.choice(fields_of(part))
+    value = getattr(part, name, None)
+    spoilt: Any
+    match value:
+        case bool():
+            spoilt = not value
+        case int():
+            spoilt = rng.choice((*NUMBERS, value + 1))
+        case str():
+            spoilt = rng.choice(("", "t", value + "x"))
+        case list():
+            spoilt = rng.choice(([], value + value, value[:-1]))
+        case _:
+            return
+    if name == "throttle_time_ms":
+        spoilt = rng.choice((-5, 0, 200))  # it would be honoured
+    setattr(part, name, spoilt)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nonsense_raises_nothing_and_is_survived(seed: int) -> None:
+    rng = random.Random(seed)
+    sim = simulation(
+        seed, topics={"t": 2, "u": 1}, request_timeout_ms=1000, delivery_timeout_ms=3000
+    )
+    take = sim.sender.responded
+    spoilt = 0
+
+    def responded(connection: Any, token: int, response: Any, now: float) -> None:
+        nonlocal spoilt
+        while now < NONSENSE_UNTIL_S and rng.random() < 0.4:
+            spoil(response, rng)
+            spoilt += 1
+        take(connection, token, response, now)
+
+    sim.sender.responded = responded
+    for topic, partition in sim.partitions():
+        sim.send_every(partition, 0.02, 150, topic=topic)
+    sim.at(0.7, lambda: sim.move_leader(0))
+    sim.at(1.2, lambda: sim.kill(2))
+    sim.at(1.9, lambda: sim.start(2))
+    sim.run_until(sim.all_settled, 60.0)
+    assert spoilt > 20
+    last = [sim.send(topic, partition) for topic, partition in sim.partitions()]
+    sim.run_until(sim.all_settled, 30.0)
+    assert [future.entry.outcome for future in last] == ["acked"] * 3
