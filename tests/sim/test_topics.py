@@ -56,6 +56,8 @@ def test_a_topic_that_is_created_anew_is_written_within_a_second(first_seq_rule:
     sim.run_until(sim.all_settled, 20.0)
     assert {f.entry.outcome for f in futures} == {"acked"}
     assert max(f.entry.settled_at for f in futures) - created_s <= 1.0
+    restarts = [f.reason for f in sim.facts if type(f).__name__ == "PartitionRestarted"]
+    assert set(restarts) == {"recreated"}, "the new topic knows none of the old numbers"
     for partition in (0, 1):
         values = [r.value for r in sim.cluster.records("t", partition)]
         assert values == [f.entry.value for f in futures if f.entry.partition == partition]
