@@ -1,8 +1,11 @@
 """A small model of a broker, and every way in which a partition and it can go on from a start.
 
 The client is the real `Partition`. The broker is one log with producer state as Kafka keeps it: per
-producer id the epoch, the next sequence and the last five batches, or one after a restart (S1).
-Connections that ended with requests unread are taken late, in order, at any later moment (B16).
+producer id the epoch, the next sequence and the last five batches, or one after a restart (S1), or
+nothing after a day without a batch (S12); a producer without state may begin with any sequence
+(S11), or with 0 only. Connections that ended with requests unread are taken late, in order, at any
+later moment (B16). A leader that moves between two nodes takes along what was acknowledged, and any
+part of the rest (S2); what is unread on the node that does not lead is refused when it is read.
 
 `explore` visits each reachable state once. A state is the partition, the broker, the connection
 and the closed connections; the steps from it are all that can happen next. Nothing here draws
@@ -19,7 +22,6 @@ from outlast.engine.batch import Attempt, Batch
 from outlast.engine.messages import AttemptState, Connection, Outcome, Role
 from outlast.engine.partition import Partition
 from outlast.engine.queue import FailureReason, Limits
-from outlast.engine.window import sequence_after
 
 LIMITS = Limits(
     idempotent=True,
@@ -32,7 +34,9 @@ LIMITS = Limits(
     unix_offset_s=0.0,
 )
 CACHE = 5
-NOW = 100.0
+SEQUENCES = 2**31  # the broker's own arithmetic, not the engine's
+DAY_S = 86_400.0
+FIRST_ID = 7000
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,19 @@ class Producer:
 
 @dataclass
 class Broker:
-    """One partition's log."""
+    """One partition's log and what its leader knows of producers."""
 
-    log: list[int] = field(default_factory=list)  # batches, by number
+    first_any: bool = True  # the rule for a producer without state
+    log: list[Copy] = field(default_factory=list)
+    committed: int = 0  # so many batches survive whatever happens
     producers: dict[int, Producer] = field(default_factory=dict)
 
     def take(self, copy: Copy) -> tuple[int, int]:
         """Error code and offset."""
         known = self.producers.get(copy.producer_id)
         if known is None:
+            if copy.sequence != 0 and not self.first_any:
+                return 45, -1
             known = self.producers[copy.producer_id] = Producer(copy.epoch, copy.sequence)
         if copy.epoch < known.epoch:
             return 47, -1
@@ -78,15 +86,32 @@ class Broker:
                 return 0, offset
         if copy.sequence != known.next_sequence:
             return 45, -1
-        self.log.append(copy.batch)
-        known.next_sequence = sequence_after(copy.sequence, copy.count)
-        known.cache = [*known.cache, (copy.sequence, len(self.log) - 1)][-CACHE:]
+        self.log.append(copy)
+        self._remember(copy, len(self.log) - 1)
         return 0, len(self.log) - 1
+
+    def _remember(self, copy: Copy, offset: int) -> None:
+        known = self.producers.setdefault(copy.producer_id, Producer(copy.epoch, 0))
+        if copy.epoch > known.epoch:
+            known.epoch, known.cache = copy.epoch, []
+        known.next_sequence = (copy.sequence + copy.count) % SEQUENCES
+        known.cache = [*known.cache, (copy.sequence, offset)][-CACHE:]
 
     def restart(self) -> None:
         """Only the last batch of each producer is remembered (S1)."""
         for known in self.producers.values():
             known.cache = known.cache[-1:]
+
+    def truncate(self, length: int) -> None:
+        """Another replica leads: it has so many batches, and its state is what they tell."""
+        del self.log[length:]
+        self.producers.clear()
+        for offset, copy in enumerate(self.log):
+            self._remember(copy, offset)
+
+    def batches(self) -> list[int]:
+        """The log, by numbers of batches."""
+        return [copy.batch for copy in self.log]
 
 
 @dataclass
@@ -100,6 +125,17 @@ class Allowed:
     stalls: int = 0  # 7 with an offset: in the log, not safe
     finals: int = 0  # 87: never
     expiries: int = 0
+    moves: int = 0  # the leader, with a part of what is not acknowledged
+    fences: int = 0  # 59: the broker knows no such producer
+    days: int = 0  # nothing was under way, and the broker has forgotten us
+
+    @property
+    def failures(self) -> bool:
+        """Whether a batch may fail for good."""
+        return bool(self.finals or self.expiries or self.fences)
+
+    def __repr__(self) -> str:
+        return " ".join(f"{name}={n}" for name, n in vars(self).items() if n) or "nothing"
 
 
 @dataclass
@@ -111,9 +147,13 @@ class World:
     broker: Broker
     allowed: Allowed
     line: int = 1
+    node: int = 1
+    epoch: int = 0  # of the leader
+    now: float = 100.0
+    forgot: bool = False  # the broker: so an offset may be unknown
     pipe: list[Copy] = field(default_factory=list)
-    closed: list[list[Copy]] = field(default_factory=list)
-    next_producer_id: int = 8000
+    closed: list[tuple[int, list[Copy]]] = field(default_factory=list)  # on which node
+    next_producer_id: int = FIRST_ID + 1000
 
     # --- what can happen ---
 
@@ -132,24 +172,36 @@ class World:
                 yield "stall", World.stall
             if may.finals:
                 yield "87", lambda w: w.refused("finals", 87)
+            if may.fences:
+                yield "59", lambda w: w.refused("fences", 59)
         if may.losses:
             for served in range(len(self.pipe) + 1):
                 yield f"lose after {served}", lambda w, n=served: w.lose(n)
         for index in range(len(self.closed)):
             yield f"late {index}", lambda w, n=index: w.take_late(n)
+        if may.moves:
+            for served in range(len(self.pipe) + 1):
+                for kept in range(len(self.broker.log) - self.broker.committed + served + 1):
+                    words = f"move after {served}, {kept} kept"
+                    yield words, lambda w, n=served, k=kept: w.move(n, k)
+        if may.days and not self.pipe and not self.closed and not self._unsure():
+            yield "a day", World.day
         if may.restarts:
             yield "restart", World.restart
         if may.expiries and any(b.result is None for b in self.batches):
             yield "expire", World.expire
 
     def _connection(self) -> Connection:
-        return Connection(1, Role.OPEN, self.line)
+        return Connection(self.node, Role.OPEN, self.line)
+
+    def _unsure(self) -> bool:
+        return any(b.unsure for b in self.batches if b.result is None)
 
     def _next(self) -> Batch | None:
         if self.partition.needs_producer_id():
             self.partition.use_producer_id(self.next_producer_id, 0)
             self.next_producer_id += 1000
-        return self.partition.next_batch(self._connection(), self.line, NOW)
+        return self.partition.next_batch(self._connection(), self.epoch, self.now)
 
     def send(self) -> None:
         batch = self._next()
@@ -157,7 +209,7 @@ class World:
         if batch.data is None:
             batch.closed = True
             batch.seal(batch.compressed(0))
-        self.partition.send(batch, Attempt(self._connection(), self.line, None, 0.0))
+        self.partition.send(batch, Attempt(self._connection(), self.epoch, None, 0.0))
         window = self.partition.window
         copy = Copy(
             self.batches.index(batch),
@@ -189,19 +241,48 @@ class World:
         for copy in self.pipe[:served]:
             self.broker.take(copy)
         if self.pipe[served:]:
-            self.closed.append(self.pipe[served:])
+            self.closed.append((self.node, self.pipe[served:]))
         self.pipe = []
         self.partition.lose_connection(self._connection(), "CONNECTION_CLOSED")
         self.line += 1
 
     def take_late(self, index: int) -> None:
-        self.broker.take(self.closed[index].pop(0))
-        if not self.closed[index]:
+        node, copies = self.closed[index]
+        copy = copies.pop(0)
+        if node == self.node:
+            self.broker.take(copy)
+        if not copies:
             del self.closed[index]
 
     def restart(self) -> None:
         self.allowed.restarts -= 1
+        self.forgot = True
         self.broker.restart()
+
+    def day(self) -> None:
+        """So long without a batch that the broker has dropped its state (S12)."""
+        self.allowed.days -= 1
+        self.forgot = True
+        self.broker.producers.clear()
+        self.now += DAY_S
+
+    def move(self, served: int, kept: int) -> None:
+        """The other node leads. What the old leader had appended by then is told with its offset
+        (S2), what it had not is refused; so much of what nobody acknowledged is kept.
+        """
+        self.allowed.moves -= 1
+        pipe, self.pipe = self.pipe, []
+        answers = []
+        for copy in pipe[:served]:
+            code, offset = self.broker.take(copy)
+            answers.append((copy, 6 if code == 0 else code, offset))
+        answers += [(copy, 6, -1) for copy in pipe[served:]]
+        self.broker.truncate(min(self.broker.committed + kept, len(self.broker.log)))
+        for copy, code, offset in answers:
+            self._answer(copy, code, offset)
+        self.node = 3 - self.node
+        self.epoch += 1
+        self.line += 1
 
     def expire(self) -> None:
         """The oldest batch without outcome has waited too long."""
@@ -214,9 +295,14 @@ class World:
         partition, batch = self.partition, self.batches[copy.batch]
         asked = partition.is_asked(batch)
         if code == 0:
-            partition.accept(batch, offset, -1, NOW)
+            self.broker.committed = max(self.broker.committed, offset + 1)
+            partition.accept(batch, offset, -1, self.now)
         elif code == 7:
             partition.refuse(batch, AttemptState.DOUBTFUL, "7", offset)
+        elif offset >= 0:
+            if asked:
+                partition.void()
+            partition.refuse(batch, AttemptState.DOUBTFUL, str(code), offset)
         elif not asked and not partition.is_head(batch):
             partition.refuse(batch, AttemptState.REFUSED, str(code), -1)
         elif code == 45:
@@ -226,8 +312,8 @@ class World:
         elif asked or code == 6:
             partition.void()
             partition.refuse(batch, AttemptState.REFUSED, str(code), -1)
-        elif code == 47:
-            partition.lose_producer(batch, "47")
+        elif code in (47, 59):
+            partition.lose_producer(batch, str(code))
         else:
             no = FailureReason("broker", code, "no")
             partition.fail(batch, AttemptState.REFUSED, str(code), no)
@@ -236,10 +322,13 @@ class World:
 
     def lies(self) -> Iterator[str]:
         """What is wrong already, whatever comes."""
-        log = self.broker.log
+        log = self.broker.batches()
         if len(set(log)) != len(log):
             yield f"doubled: {log}"
-        if sorted(log) != log and len(set(log)) == len(log):
+        # another producer id does not fence what was left under the one before
+        fenced = self.partition.window.producer_id in (-1, FIRST_ID)
+        order = [n for n in log if fenced or not self._told_unknown(n)]
+        if sorted(order) != order and len(set(log)) == len(log):
             yield f"out of order: {log}"
         for number, batch in enumerate(self.batches):
             result = batch.result
@@ -252,13 +341,19 @@ class World:
                     result.base_offset : result.base_offset + 1
                 ] != [number]:
                     yield f"{number} is not at {result.base_offset} of {log}"
+                elif result.base_offset < 0 and not self.forgot:
+                    yield f"{number} is told without its offset, which the broker knows"
             elif result.failure.outcome is not Outcome.UNKNOWN and number in log:
                 yield f"told {result.failure.outcome.value}, yet in the log: {number}"
 
     def unknown(self) -> bool:
         """Whether a batch was told *unknown*."""
-        failures = [b.result.failure for b in self.batches if b.result is not None]
-        return any(f is not None and f.outcome is Outcome.UNKNOWN for f in failures)
+        return any(self._told_unknown(number) for number in range(len(self.batches)))
+
+    def _told_unknown(self, number: int) -> bool:
+        result = self.batches[number].result
+        failure = None if result is None else result.failure
+        return failure is not None and failure.outcome is Outcome.UNKNOWN
 
     def settled(self) -> bool:
         return all(b.result is not None for b in self.batches)
@@ -274,8 +369,8 @@ class World:
                 for pid, s in self.broker.producers.items()
             ),
             tuple(self.pipe),
-            tuple(map(tuple, self.closed)),
-            self.line,
+            tuple((node, tuple(copies)) for node, copies in self.closed),
+            (self.line, self.node, self.epoch, self.now, self.forgot, self.broker.committed),
             tuple(vars(self.allowed).values()),
             tuple(
                 (
@@ -298,16 +393,28 @@ class World:
         )
 
 
-def start(batches: int, allowed: Allowed) -> World:
-    """A partition whose first batch was acknowledged, with more to send."""
+def start(
+    batches: int,
+    allowed: Allowed,
+    *,
+    acknowledged: bool = True,
+    first_any: bool = True,
+    sequence: int = 0,
+    producer_epoch: int = 0,
+) -> World:
+    """A partition with so many batches to send, after one that was acknowledged, or none.
+
+    `sequence` and `producer_epoch` are those of its first batch.
+    """
     partition = Partition("t", 0, LIMITS)
-    partition.use_producer_id(7000, 0)
-    world = World(partition, [], Broker(), allowed)
-    for number in range(batches + 1):
+    partition.use_producer_id(FIRST_ID, producer_epoch)
+    partition.window.next_sequence = sequence
+    world = World(partition, [], Broker(first_any), allowed)
+    for number in range(batches + acknowledged):
         batch = partition.queue.append(0, None, b"v", (), joins=False, now=float(number))
         partition.queue.end_linger()
         world.batches.append(batch)
-        if number == 0:
+        if number == 0 and acknowledged:
             world.send()
             world.serve()
     return world
@@ -323,8 +430,8 @@ class Found:
     stuck: list[str] = field(default_factory=list)
 
 
-def explore(world: World, *, states_max: int = 10**6, first_lie: bool = False) -> Found:
-    """Every state that can be reached, depth first."""
+def explore(world: World, *, states_max: int = 10**6, first: bool = False) -> Found:
+    """Every state that can be reached, depth first; with `first`, until something is found."""
     found = Found()
     seen: set[int] = {hash(world.key())}
     stack: list[tuple[bytes, tuple[str, ...]]] = [(pickle.dumps(world, -1), ())]
@@ -346,12 +453,16 @@ def explore(world: World, *, states_max: int = 10**6, first_lie: bool = False) -
             wrong = list(then.lies())
             if wrong:
                 found.lies += [f"{lie}: {', '.join(told)}" for lie in wrong]
-                if first_lie:
+                if first:
                     return found
                 continue
             if then.unknown() and not state.unknown():
                 found.unknown.append(", ".join(told))
+                if first and not world.allowed.failures:
+                    return found
             stack.append((pickle.dumps(then, -1), told))
         if not went_on and not state.settled():
             found.stuck.append(", ".join(story))
+            if first:
+                return found
     return found

@@ -12,41 +12,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.model import Allowed, explore, start
+from tests.engine.model import explore
+from tests.engine.starts import STARTS, begin
 
 
-@pytest.mark.parametrize(
-    ("batches", "allowed"),
-    [
-        (4, Allowed(losses=2, restarts=1)),
-        (3, Allowed(losses=2, restarts=1, refusals=1)),
-        (3, Allowed(losses=2, restarts=1, stalls=1)),
-        (3, Allowed(losses=2, restarts=1, moments=1)),
-        (2, Allowed(losses=2, restarts=1, refusals=1, stalls=1)),
-    ],
-    ids=str,
-)
-def test_nothing_is_lost_doubled_or_told_wrongly(batches: int, allowed: Allowed) -> None:
-    found = explore(start(batches, allowed))
-    assert found.states > 1000
+@pytest.mark.parametrize("name", [n for n, (_, may, _) in STARTS.items() if not may.failures])
+def test_nothing_is_lost_doubled_or_told_wrongly(name: str) -> None:
+    found = explore(begin(name))
+    assert found.states > 100
     assert found.lies[:3] == []
     assert found.stuck[:3] == []
     assert found.unknown[:3] == []
 
 
-@pytest.mark.parametrize(
-    ("batches", "allowed"),
-    [
-        (3, Allowed(losses=1, restarts=1, finals=1)),
-        (2, Allowed(losses=2, restarts=1, finals=1)),
-        (3, Allowed(losses=2, restarts=1, expiries=1)),
-        (2, Allowed(losses=2, restarts=1, expiries=2, refusals=1)),
-    ],
-    ids=str,
-)
-def test_a_batch_that_fails_harms_no_other(batches: int, allowed: Allowed) -> None:
-    found = explore(start(batches, allowed))
-    assert found.states > 1000
+@pytest.mark.parametrize("name", [n for n, (_, may, _) in STARTS.items() if may.failures])
+def test_a_batch_that_fails_harms_no_other(name: str) -> None:
+    found = explore(begin(name))
+    assert found.states > 100
     assert found.lies[:3] == []
     assert found.stuck[:3] == []
     assert found.unknown, "an unsure batch that fails must be told so"
