@@ -14,7 +14,7 @@ from outlast.testing.server import ClusterServer, Peer
 from tests.real.load import Entry, Log
 
 TOPIC = "t"
-PRODUCE = 0
+PRODUCE, API_VERSIONS = 0, 18
 
 
 @contextmanager
@@ -87,3 +87,10 @@ def produce_connections(server: ClusterServer, node_id: int | None = None) -> li
         return list(dict.fromkeys(used))
 
     return server.call(read)
+
+
+def connections_made(server: ClusterServer) -> int:
+    """How many there have been: each begins with one ApiVersions request."""
+    return server.call(
+        lambda cluster, _: sum(r.api_key == API_VERSIONS for r in cluster.request_log)
+    )
