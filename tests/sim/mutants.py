@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from textwrap import dedent, indent
+from textwrap import dedent
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -50,13 +50,10 @@ class Edit:
         assert count == 1, f"{self.where} has {count} times: {self.old}"
         lines = source.replace(self.old, self.new).splitlines()
         begins = next(i for i, line in enumerate(lines) if line.startswith("def "))
-        # inside a class, so that names with two underscores and `cls` mean what they meant
-        text = "from __future__ import annotations\nclass _:\n" + indent(
-            "\n".join(lines[begins:]), "    "
-        )
+        text = "\n".join(["from __future__ import annotations", *lines[begins:]])
         made: dict[str, Any] = {}
         exec(compile(text, function.__code__.co_filename, "exec"), function.__globals__, made)
-        code = vars(made["_"])[function.__name__].__code__
+        code = made[function.__name__].__code__
         assert isinstance(code, CodeType)
         return code
 

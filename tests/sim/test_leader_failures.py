@@ -132,7 +132,9 @@ def test_a_partition_without_a_leader_for_longer_than_the_delivery_time_out():
 @pytest.mark.parametrize("seed", range(6, 12))
 def test_a_gap_that_nobody_waits_for_ends_when_a_usable_leader_is_seen(seed: int):
     """Also where that leader is not the broker that metadata is asked of: it is probed."""
-    sim = simulation(seed, topics={"t": 1}, delivery_timeout_ms=1500, request_timeout_ms=1000)
+    sim = simulation(
+        seed, nodes=6, topics={"t": 1}, delivery_timeout_ms=1500, request_timeout_ms=1000
+    )
     sim.send()
     sim.run_until(sim.all_settled)
     leader = sim.leader(0)
@@ -149,12 +151,12 @@ def test_a_gap_that_nobody_waits_for_ends_when_a_usable_leader_is_seen(seed: int
     assert gap.begin_s + gap.duration_s <= 20.5 + 2.2
 
 
-def test_a_throttled_connection_waits_and_has_no_gap():
+@pytest.mark.parametrize("one_way_s", [0.0005, 0.03], ids=["idle pipe", "full pipe"])
+def test_a_throttled_connection_waits_and_has_no_gap(one_way_s: float):
     """Requests that were in the pipe when it was told wait too, and are no stall."""
-    far = NetworkSettings(latency_s=(0.03, 0.03))
-    sim = simulation(7, network=far)
+    sim = simulation(7, network=NetworkSettings(latency_s=(one_way_s, one_way_s)))
     sim.run_for(0.2)
-    load(sim, interval_s=0.01, count=800)
+    load(sim, interval_s=0.02, count=400)
     fault = Throttle(node=sim.leader(0), api=PRODUCE, throttle_s=4.0, times=1)
     sim.at(1.0, lambda: sim.cluster.faults.append(fault))
     sim.run_until(sim.all_settled, 60.0)

@@ -52,7 +52,9 @@ def test_a_topic_that_is_created_anew_is_written_within_a_second(first_seq_rule:
     sim.run_for(1.5)
     sim.cluster.create_topic("t", 2, now=sim.now)
     created_s = sim.now
-    futures = [sim.send("t", n % 2) for n in range(20)]
+    futures = [sim.send("t", 0)]
+    sim.run_until(sim.all_settled, 20.0)  # partition 1 is idle when the new id is heard of
+    futures += [sim.send("t", n % 2) for n in range(20)]
     sim.run_until(sim.all_settled, 20.0)
     assert {f.entry.outcome for f in futures} == {"acked"}
     assert max(f.entry.settled_at for f in futures) - created_s <= 1.0
