@@ -18,7 +18,9 @@ from outlast.engine.messages import (
     PartitionRestarted,
     RecordsSettled,
     Role,
+    StallEnd,
 )
+from outlast.engine.stall import StallRecorder
 from outlast.observe.log import EPISODE_S, LINES_PER_WINDOW, WINDOW_S, LogObserver
 
 Log = pytest.LogCaptureFixture
@@ -102,6 +104,31 @@ def test_a_gap_without_an_ack_says_so(caplog: Log) -> None:
     assert [text.split(",")[0] for _, text in lines(caplog)[1::2]] == [
         "orders-3 has a usable leader again",
         "orders-3 is watched no longer (closed)",
+    ]
+
+
+def test_a_stall_is_a_warning_and_its_end_an_information(caplog: Log) -> None:
+    observe, stalls = LogObserver(), StallRecorder(0.0)
+    tp = ("orders", 3)
+    observe(stalls.alive(tp, node_id=2, sent_s=10.0, now=11.0))
+    ((level, text),) = lines(caplog)
+    assert level == logging.WARNING
+    assert text.startswith("orders-3 stalls since 1970-01-01 ")
+    assert "its leader, node 2, lives" in text
+    assert text.endswith("[stall 1]")
+    observe(stalls.tick(12.0))
+    observe(stalls.end(tp, StallEnd.ACK, 12.5))
+    assert lines(caplog) == [
+        (logging.INFO, "orders-3 is acknowledged again, after 2.500 s [stall 1]")
+    ]
+    ends = (StallEnd.GAP, StallEnd.IDLE, StallEnd.CLOSED)
+    for n, reason in enumerate(ends):
+        observe(stalls.alive(tp, node_id=2, sent_s=20.0 * n, now=20.0 * n + 1))
+        observe(stalls.end(tp, reason, 20.0 * n + 3))
+    assert [text for _, text in lines(caplog)[1::2]] == [
+        "orders-3 stalls no longer, it is rejected, after 1.000 s [stall 2]",
+        "orders-3 stalls no longer, nothing waits for it, after 3.000 s [stall 3]",
+        "orders-3 is watched no longer (closed), after 3.000 s [stall 4]",
     ]
 
 

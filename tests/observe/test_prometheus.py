@@ -14,12 +14,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from outlast.engine.gap import GapRecorder
-from outlast.engine.messages import Cause, Fact, GapEnd, PartitionSeen, RecordsSettled
+from outlast.engine.messages import Cause, Fact, GapEnd, PartitionSeen, RecordsSettled, StallEnd
+from outlast.engine.stall import StallRecorder
 from outlast.observe.prometheus import OTHER, PARTITIONS_SHOWN, PrometheusObserver
 
 TP = ("orders", 3)
 PARTITION = {"topic": "orders", "partition": "3"}
 SECONDS = "outlast_partition_gap_seconds_total"
+STALLED = "outlast_partition_stalled_seconds_total"
 
 
 def refused(gaps: GapRecorder, sent_s: float, now: float) -> list[Fact]:
@@ -40,6 +42,7 @@ class Scrape:
         self.registry = CollectorRegistry()
         self.observer = PrometheusObserver(self.registry)
         self.gaps = GapRecorder(0.0)
+        self.stalls = StallRecorder(0.0)
 
     def __call__(self, name: str, **labels: Any) -> float | None:
         return self.registry.get_sample_value(name, labels)
@@ -84,6 +87,35 @@ def test_duration_and_phases_come_at_the_end_and_the_outcome_when_records_are_se
     assert scrape("outlast_gaps_total", **labels, outcome="absorbed") is None
     scrape.observer(scrape.gaps.settled(number, "delivered", 5, 14.0))
     assert scrape("outlast_gaps_total", **labels, outcome="absorbed") == 1
+
+
+def test_a_stall_counts_as_far_as_the_leader_was_heard_of() -> None:
+    scrape = Scrape()
+    scrape.observer([PartitionSeen(0.0, *TP)])
+    assert scrape(STALLED, **PARTITION) == 0.0
+    scrape.observer(scrape.stalls.alive(TP, node_id=1, sent_s=10.0, now=11.5))
+    assert scrape(STALLED, **PARTITION) == 1.5  # the backdated part at once
+    scrape.observer(scrape.stalls.tick(12.5))
+    assert scrape(STALLED, **PARTITION) == 1.5
+    scrape.stalls.alive(TP, node_id=1, sent_s=10.0, now=13.0)
+    scrape.observer(scrape.stalls.tick(13.5))
+    assert scrape(STALLED, **PARTITION) == 3.0
+    scrape.observer(scrape.stalls.end(TP, StallEnd.ACK, 14.25))
+    assert scrape(STALLED, **PARTITION) == 4.25
+    scrape.observer(scrape.stalls.alive(TP, node_id=1, sent_s=20.0, now=21.0))  # the next one
+    assert scrape(STALLED, **PARTITION) == 5.25
+    assert scrape(SECONDS, **PARTITION) == 0.0
+
+
+def test_a_stall_that_becomes_a_gap_counts_no_second_twice() -> None:
+    scrape = Scrape()
+    scrape.observer(scrape.stalls.alive(TP, node_id=1, sent_s=10.0, now=11.0))
+    scrape.observer(scrape.stalls.tick(12.0))
+    scrape.observer(scrape.stalls.tick(13.0))
+    scrape.observer(scrape.stalls.end(TP, StallEnd.GAP, 13.5))
+    scrape.observer(refused(scrape.gaps, sent_s=11.0, now=13.5))
+    assert scrape(STALLED, **PARTITION) == 1.0
+    assert scrape(SECONDS, **PARTITION) == 2.5
 
 
 @pytest.mark.parametrize("reason", [GapEnd.ABANDONED, GapEnd.CLOSED, GapEnd.TOPIC_GONE])
@@ -134,7 +166,11 @@ def test_partitions_beyond_the_limit_share_one_series() -> None:
     assert scrape(SECONDS, **PARTITION) is None
     scrape.observer(refused(scrape.gaps, sent_s=1.0, now=3.0))
     assert scrape(SECONDS, topic="orders", partition=OTHER) == 2.0
-    assert generate_latest(scrape.registry).count(f"\n{SECONDS}{{".encode()) == PARTITIONS_SHOWN + 1
+    scrape.observer(scrape.stalls.alive(TP, node_id=1, sent_s=1.0, now=4.0))
+    assert scrape(STALLED, topic="orders", partition=OTHER) == 3.0
+    for name in (SECONDS, STALLED):
+        page = generate_latest(scrape.registry)
+        assert page.count(f"\n{name}{{".encode()) == PARTITIONS_SHOWN + 1
 
 
 WORKER = """

@@ -80,11 +80,16 @@ class StallRecorder:
         return [fact for tp in list(self._open) for fact in self.end(tp, StallEnd.CLOSED, now)]
 
     def tick(self, now: float) -> list[Fact]:
-        """Once a second: tell every open stall again."""
+        """Once a second: tell of every open stall what is sure. What follows the leader's last sign
+        of life may yet turn out to be a gap's.
+        """
         if not self._open or now < self._tick_at:
             return []
         self._tick_at = now + TICK_S
-        return [StallAdvanced(now, self._snapshot(tp, now, None)) for tp in self._open]
+        return [
+            StallAdvanced(now, self._snapshot(tp, stall.alive_s, None))
+            for tp, stall in self._open.items()
+        ]
 
     def next_deadline(self, now: float) -> float | None:
         """When to `tick`; always later than `now`."""

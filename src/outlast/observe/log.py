@@ -1,6 +1,7 @@
 """Facts as lines of the standard logger "outlast": few, and each worth reading.
 
-WARNING when a gap opens and when one cost records, INFO when a partition takes records again.
+WARNING when a gap opens and when one cost records, INFO when a partition takes records again, and
+both again for a stall: a leader that lives and acknowledges nothing.
 Nothing is written per record, batch or attempt. What repeats is told once per episode: the same
 loss of the same node, or the same complaint, again only after `EPISODE_S`, with the number of
 repeats. What comes in crowds (a dead broker opens a gap in each of its partitions) is bounded:
@@ -27,6 +28,10 @@ from outlast.engine.messages import (
     LeaderChanged,
     Loss,
     PartitionRestarted,
+    Stall,
+    StallEnd,
+    StallEnded,
+    StallOpened,
 )
 
 logger = logging.getLogger("outlast")
@@ -64,6 +69,11 @@ class LogObserver:
                     self._crowded("gap ended", fact.at_s, logging.INFO, _ending(fact.gap))
                 case GapSettled() if fact.gap.outcome is GapOutcome.REPORTED:
                     self._crowded("gap cost", fact.at_s, logging.WARNING, _cost(fact.gap))
+                case StallOpened():
+                    text = _stalling(fact.stall)
+                    self._crowded("stall opened", fact.at_s, logging.WARNING, text)
+                case StallEnded():
+                    self._crowded("stall ended", fact.at_s, logging.INFO, _going_on(fact.stall))
                 case ConnectionLost():
                     key = (fact.connection.node_id, fact.loss)
                     self._episodic(key, fact.at_s, _level_of(fact), _loss(fact))
@@ -164,6 +174,31 @@ def _ending(gap: Gap) -> str:
         f"resuming {gap.resuming_s:.3f}; node {gap.old_leader} → {gap.new_leader}, "
         f"epoch {gap.old_leader_epoch} → {gap.new_leader_epoch}, attempts {gap.attempts} "
         f"[gap {gap.number}]"
+    )
+
+
+def _stalling(stall: Stall) -> str:
+    since = datetime.fromtimestamp(stall.begin_unix_s).isoformat(" ", "milliseconds")
+    return (
+        f"{stall.topic}-{stall.partition} stalls since {since}: its leader, node {stall.node_id}, "
+        "lives and has refused nothing, yet acknowledges nothing (a follower that died, or a slow "
+        f"broker) [stall {stall.number}]"
+    )
+
+
+def _going_on(stall: Stall) -> str:
+    match stall.ended_by:
+        case StallEnd.ACK:
+            what = "is acknowledged again"
+        case StallEnd.GAP:
+            what = "stalls no longer, it is rejected"
+        case StallEnd.IDLE:
+            what = "stalls no longer, nothing waits for it"
+        case _:
+            what = "is watched no longer (closed)"
+    return (
+        f"{stall.topic}-{stall.partition} {what}, after {stall.duration_s:.3f} s "
+        f"[stall {stall.number}]"
     )
 
 

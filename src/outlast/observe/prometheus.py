@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -34,6 +34,10 @@ from outlast.engine.messages import (
     PartitionSeen,
     Phase,
     RecordsSettled,
+    Stall,
+    StallAdvanced,
+    StallEnded,
+    StallOpened,
 )
 
 # Kafka's clocks are edges: back-off 0.1, KRaft session 9, request 30, max block 60, delivery 120
@@ -47,10 +51,12 @@ class PrometheusObserver:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._metrics = _MetricSet.of(registry)
-        self._told_s: dict[int, float] = {}  # seconds of each open gap that are in the counter
+        self._gaps_told_s: dict[int, float] = {}  # seconds of each open gap that are counted
+        self._stalls_told_s: dict[int, float] = {}  # and of each open stall
 
     def __repr__(self) -> str:
-        return f"<PrometheusObserver open_gaps={len(self._told_s)}>"
+        gaps, stalls = len(self._gaps_told_s), len(self._stalls_told_s)
+        return f"<PrometheusObserver open_gaps={gaps} open_stalls={stalls}>"
 
     def __call__(self, facts: Sequence[Fact]) -> None:
         """Count these facts."""
@@ -59,12 +65,17 @@ class PrometheusObserver:
                 case RecordsSettled():
                     self._metrics.count_records(fact)
                 case PartitionSeen():
-                    self._metrics.partition_gap_seconds(fact.topic, fact.partition)
+                    self._metrics.partition_seconds(fact.topic, fact.partition)
                 case GapOpened() | GapAdvanced():
-                    self._advance(fact.gap)
+                    self._advance_gap(fact.gap)
+                case StallOpened() | StallAdvanced():
+                    self._advance_stall(fact.stall)
+                case StallEnded():
+                    self._advance_stall(fact.stall)
+                    self._stalls_told_s.pop(fact.stall.number, None)
                 case GapEnded():
-                    self._advance(fact.gap)
-                    self._told_s.pop(fact.gap.number, None)
+                    self._advance_gap(fact.gap)
+                    self._gaps_told_s.pop(fact.gap.number, None)
                     self._metrics.count_duration(fact.gap)
                 case GapSettled():
                     self._metrics.count_outcome(fact.gap)
@@ -72,10 +83,27 @@ class PrometheusObserver:
     def close(self) -> None:
         """Nothing is held back, and what was counted stays."""
 
-    def _advance(self, gap: Gap) -> None:
-        more_s = gap.duration_s - self._told_s.get(gap.number, 0.0)
-        self._told_s[gap.number] = gap.duration_s
-        self._metrics.partition_gap_seconds(gap.topic, gap.partition).inc(max(0.0, more_s))
+    def _advance_gap(self, gap: Gap) -> None:
+        more_s = _more_s(self._gaps_told_s, gap)
+        self._metrics.partition_seconds(gap.topic, gap.partition).gap.inc(more_s)
+
+    def _advance_stall(self, stall: Stall) -> None:
+        more_s = _more_s(self._stalls_told_s, stall)
+        self._metrics.partition_seconds(stall.topic, stall.partition).stalled.inc(more_s)
+
+
+def _more_s(told_s: dict[int, float], it: Gap | Stall) -> float:
+    """The seconds of a gap or stall that were not told yet."""
+    before_s = told_s.get(it.number, 0.0)
+    told_s[it.number] = max(it.duration_s, before_s)
+    return told_s[it.number] - before_s
+
+
+class _Seconds(NamedTuple):
+    """One partition's two counters."""
+
+    gap: Counter
+    stalled: Counter
 
 
 class _MetricSet:
@@ -93,10 +121,17 @@ class _MetricSet:
             return cls._sets[registry]
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._partition_seconds = Counter(
+        self._partition_gap_seconds = Counter(
             "outlast_partition_gap_seconds_total",
             "Seconds in which a partition did not take this process's records; "
             "advances while a gap is open.",
+            ["topic", "partition"],
+            registry=registry,
+        )
+        self._partition_stalled_seconds = Counter(
+            "outlast_partition_stalled_seconds_total",
+            "Seconds in which a partition's leader lived, rejected nothing and acknowledged "
+            "nothing; advances while a stall is open.",
             ["topic", "partition"],
             registry=registry,
         )
@@ -126,19 +161,25 @@ class _MetricSet:
             ["topic", "result"],
             registry=registry,
         )
-        self._partitions: dict[tuple[str, int], Counter] = {}
+        self._partitions: dict[tuple[str, int], _Seconds] = {}
         self._results: dict[str, tuple[Counter, Counter]] = {}
 
-    def partition_gap_seconds(self, topic: str, partition: int) -> Counter:
-        """The partition's counter, or its topic's common one once the limit is reached."""
-        child = self._partitions.get((topic, partition))
-        if child is not None:
-            return child
+    def partition_seconds(self, topic: str, partition: int) -> _Seconds:
+        """The partition's counters, or its topic's common ones once the limit is reached."""
+        children = self._partitions.get((topic, partition))
+        if children is not None:
+            return children
         with self._lock:
             if len(self._partitions) >= PARTITIONS_SHOWN:
-                return self._partition_seconds.labels(topic, OTHER)
-            child = self._partition_seconds.labels(topic, str(partition))
-            return self._partitions.setdefault((topic, partition), child)
+                return self._labelled(topic, OTHER)
+            children = self._labelled(topic, str(partition))
+            return self._partitions.setdefault((topic, partition), children)
+
+    def _labelled(self, *labels: str) -> _Seconds:
+        return _Seconds(
+            self._partition_gap_seconds.labels(*labels),
+            self._partition_stalled_seconds.labels(*labels),
+        )
 
     def count_records(self, fact: RecordsSettled) -> None:
         """One batch."""
