@@ -129,23 +129,22 @@ def test_a_partition_without_a_leader_for_longer_than_the_delivery_time_out():
     assert gaps[-1].begin_s + gaps[-1].duration_s <= 8.0 + 0.4
 
 
-@pytest.mark.parametrize("seed", range(6, 12))
-def test_a_gap_that_nobody_waits_for_ends_when_a_usable_leader_is_seen(seed: int):
-    """Also where that leader is not the broker that metadata is asked of: it is probed."""
-    sim = simulation(
-        seed, nodes=6, topics={"t": 1}, delivery_timeout_ms=1500, request_timeout_ms=1000
-    )
-    sim.send()
+def test_a_gap_that_nobody_waits_for_ends_when_a_usable_leader_is_seen():
+    """That leader has no other reason to say anything: it is probed."""
+    sim = simulation(6, nodes=6, delivery_timeout_ms=1500, request_timeout_ms=1000)
+    sim.cluster.create_topic("far", 1, assignment=[[4, 5, 6]], now=sim.now)
+    sim.run_for(0.2)
+    sim.send("far")
     sim.run_until(sim.all_settled)
-    leader = sim.leader(0)
-    sim.cluster.faults.append(MetadataLeaderless(topic="t", partition=0, until_s=sim.now + 20.0))
-    sim.kill(leader)
-    sim.send()
+    fault = MetadataLeaderless(topic="far", partition=0, until_s=sim.now + 20.0)
+    sim.cluster.faults.append(fault)
+    sim.kill(4)
+    sim.send("far")
     sim.run_until(sim.all_settled, 10.0)
-    [gap] = sim.gaps()
+    [gap] = sim.gaps(0, topic="far")
     assert gap.ended_by is None
     sim.run_for(30.0)
-    [gap] = sim.gaps()
+    [gap] = sim.gaps(0, topic="far")
     assert gap.ended_by is GapEnd.LEADER_USABLE
     assert gap.outcome is GapOutcome.REPORTED
     assert gap.begin_s + gap.duration_s <= 20.5 + 2.2
@@ -165,7 +164,7 @@ def test_a_throttled_connection_waits_and_has_no_gap(one_way_s: float):
     assert sim.sender.stalls(sim.now) == []
     sent = [a.sent_at for a in attempts_of(sim, 0)]
     pauses = [b - a for a, b in pairwise(sent)]
-    assert max(pauses) == pytest.approx(4.0, abs=0.2)
+    assert max(pauses) == pytest.approx(4.0, abs=0.03 if one_way_s < 0.01 else 0.2)
 
 
 class TestNumbersLost:
