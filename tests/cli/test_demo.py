@@ -97,6 +97,11 @@ def test_the_table_tells_of_the_move_and_of_the_kill(demos: tuple[Finished, Fini
         gap = [row for row in rows if row[0] == name][-1]
         assert gap[2] == killed[1] != gap[3]
         assert int(gap[1].replace(",", "")) > 2000  # the election takes 3 s
+    # what others led waited with acks=all for the dead follower: no gap, a stall as long
+    others = {str(p) for p in range(6)} - set(re.findall(r"orders-(\d)", killed[2]))
+    waits = re.findall(r"^orders-(\d) +[\d,]+ +([\d,]+) +\d +waited *\nstall", out, re.MULTILINE)
+    assert {row[0] for row in waits} == others
+    assert all(2000 < int(row[1].replace(",", "")) < 4500 for row in waits)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from outlast.cli.tables import LEGEND, gap_table
-from outlast.engine.messages import Cause, Gap, GapEnd, GapOutcome, Phase
+from outlast.engine.messages import Cause, Gap, GapEnd, GapOutcome, Phase, Stall, StallEnd
 
 
 def gap(partition: int, **changes: object) -> Gap:
@@ -37,9 +37,23 @@ def gap(partition: int, **changes: object) -> Gap:
     return Gap(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def shown(gaps: list[Gap], width: int = 80) -> str:
+def stall(partition: int, **changes: object) -> Stall:
+    values: dict[str, object] = {
+        "topic": "orders",
+        "partition": partition,
+        "number": 1,
+        "node_id": 2,
+        "begin_s": 105.5,
+        "begin_unix_s": 0.0,
+        "duration_s": 3.002,
+        "ended_by": StallEnd.ACK,
+    }
+    return Stall(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def shown(gaps: list[Gap], width: int = 80, stalls: list[Stall] | None = None) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(gap_table(gaps, "orders", range(3), start_s=100.0))
+    console.print(gap_table(gaps, stalls or [], "orders", range(3), start_s=100.0))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -60,6 +74,20 @@ def test_gaps_of_a_partition_come_in_order_of_their_begin() -> None:
     page = shown([gap(1, begin_s=110.0), gap(1, begin_s=101.0), gap(7)])
     assert page.index("1,000") < page.index("10,000")
     assert "orders-7" not in page
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_stall_stands_among_the_gaps_of_its_partition_and_has_no_phases(width: int) -> None:
+    page = shown([gap(1), gap(1, begin_s=109.0)], width, [stall(1), stall(2, ended_by=None)])
+    lines = [line.split() for line in page.splitlines()]
+    row = lines.index(["orders-1", "5,500", "3,002", "2", "waited"])
+    assert lines[row + 1] == ["stall"]
+    assert lines[row - 2][:2] == ["orders-1", "3,012"]
+    assert lines[row + 2][:2] == ["orders-1", "9,000"]
+    assert ["orders-2", "5,500", "3,002", "2", "open"] in lines
+    assert ["orders-0", "no", "gap"] in lines
+    assert ["orders-2", "no", "gap"] not in lines
+    assert "…" not in page
 
 
 def test_a_gap_that_is_open_or_unsettled_says_so() -> None:

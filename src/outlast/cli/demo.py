@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from outlast import KafkaProducer
@@ -18,7 +18,6 @@ from outlast.cli.load import Load
 from outlast.cli.screen import Screen
 from outlast.cli.tables import LEGEND, gap_table
 from outlast.cli.verify import Delivery, ReadBackError, compare, read_back
-from outlast.engine.messages import Gap
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.server import ClusterServer
 
@@ -28,10 +27,6 @@ ELECTION_S = 3.0  # a dead node is given up after that (Kafka's default: 9 s)
 STORY_LIMIT_S = 25.0  # the demo ends in under 40 s, whatever happens
 FLUSH_S = 5.0
 READ_S = 8.0
-STALLS = (
-    "A pause without a gap is a stall: nothing was refused, but acks=all waits for a dead follower "
-    "until the cluster gives it up."
-)
 
 
 def run(rate: int, seed: int) -> int:
@@ -50,14 +45,14 @@ def run(rate: int, seed: int) -> int:
             producer.close(timeout=0)
             raise
         producer.close(timeout=FLUSH_S)
-        gaps = producer.gaps()
+        gaps, stalls = producer.gaps(), producer.stalls()
         try:
             read = read_back(server.bootstrap, TOPIC, PARTITIONS, READ_S)
         except ReadBackError as error:
             console.print(f"No verdict: {error}", style="bold red")
             return 1
     delivery = compare(load.acknowledged, read)
-    _report(console, gaps, load, delivery, start_s)
+    _report(console, gap_table(gaps, stalls, TOPIC, PARTITIONS, start_s), load, delivery)
     return 0 if delivery else 1
 
 
@@ -103,16 +98,10 @@ def _play(
         return screen.start_s
 
 
-def _report(
-    console: Console, gaps: Sequence[Gap], load: Load, delivery: Delivery, start_s: float
-) -> None:
+def _report(console: Console, table: Table, load: Load, delivery: Delivery) -> None:
     console.print()
-    console.print(gap_table(gaps, TOPIC, PARTITIONS, start_s))
+    console.print(table)
     console.print(Text(LEGEND, "dim"))
-    console.print()
-    pauses = " · ".join(f"{TOPIC}-{p} {load.longest_pause_s[p] * 1000:,.0f}" for p in PARTITIONS)
-    console.print(f"Longest pause between two acks, in ms: {pauses}")
-    console.print(Text(STALLS, "dim"))
     console.print()
     console.print(
         f"sent {sum(load.sent):,} · acknowledged {delivery.acknowledged:,} · "

@@ -36,7 +36,6 @@ class Load:
         self.acknowledged: dict[int, dict[int, int]] = {p: {} for p in range(partitions)}
         self.failures: list[BaseException] = []
         self.last_ack_s = [0.0] * partitions
-        self.longest_pause_s = [0.0] * partitions  # between two acknowledgements
 
     def __repr__(self) -> str:
         return f"<Load sent={sum(self.sent)} failed={len(self.failures)}>"
@@ -70,7 +69,4 @@ class Load:
 
     def _acknowledged(self, partition: int, number: int, metadata: Any) -> None:
         self.acknowledged[partition][number] = metadata.offset
-        now, before = time.monotonic(), self.last_ack_s[partition]
-        self.last_ack_s[partition] = now
-        if before:
-            self.longest_pause_s[partition] = max(self.longest_pause_s[partition], now - before)
+        self.last_ack_s[partition] = time.monotonic()

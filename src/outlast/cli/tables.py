@@ -1,4 +1,4 @@
-"""Gaps as a table that fits 80 columns: two lines a gap, times in milliseconds."""
+"""Gaps and stalls as a table that fits 80 columns: two lines each, times in milliseconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from outlast.engine.messages import Gap, GapOutcome, Phase
+from outlast.engine.messages import Gap, GapOutcome, Phase, Stall
 
 PHASE_STYLES = {
     Phase.DETECTING: "yellow",
@@ -24,7 +24,8 @@ HEADINGS = {
 }
 LEGEND = (
     "Times in ms. Whose time a gap was: detecting, until the first refusal; unavailable, the "
-    "cluster's; reconnecting, ours; resuming, until the ack."
+    "cluster's; reconnecting, ours; resuming, until the ack. A stall is no gap: nothing was "
+    "refused, but acks=all waits for a dead follower until the cluster gives it up."
 )
 
 _OUTCOME_STYLES = {
@@ -34,8 +35,14 @@ _OUTCOME_STYLES = {
 }
 
 
-def gap_table(gaps: Sequence[Gap], topic: str, partitions: Sequence[int], start_s: float) -> Table:
-    """A row for every gap, by partition, and one for each partition without.
+def gap_table(
+    gaps: Sequence[Gap],
+    stalls: Sequence[Stall],
+    topic: str,
+    partitions: Sequence[int],
+    start_s: float,
+) -> Table:
+    """A row for every gap and stall, by partition, and one for each partition without.
 
     Args:
         start_s: the moment, on the gaps' monotonic clock, from which *began* counts.
@@ -49,9 +56,11 @@ def gap_table(gaps: Sequence[Gap], topic: str, partitions: Sequence[int], start_
     table.add_column("leader\n[dim]epoch[/]", no_wrap=True)
     table.add_column("outcome\n[dim]attempts[/]", no_wrap=True)
     for partition in partitions:
-        own = [gap for gap in gaps if (gap.topic, gap.partition) == (topic, partition)]
-        for gap in sorted(own, key=lambda gap: gap.begin_s):
-            table.add_row(*_cells(gap, start_s))
+        both: list[Gap | Stall] = [*gaps, *stalls]
+        own = [it for it in both if (it.topic, it.partition) == (topic, partition)]
+        for it in sorted(own, key=lambda it: it.begin_s):
+            row = _cells(it, start_s) if isinstance(it, Gap) else _stall_cells(it, start_s)
+            table.add_row(*row)
         if not own:
             table.add_row(f"{topic}-{partition}", *[""] * 7, Text("no gap", "dim"))
     return table
@@ -70,6 +79,17 @@ def _cells(gap: Gap, start_s: float) -> list[Text | str]:
             f"{_node(gap.old_leader_epoch)} → {_node(gap.new_leader_epoch)}",
         ),
         Text.assemble((outcome, style), "\n", (f"{gap.attempts:,}", "dim")),
+    ]
+
+
+def _stall_cells(stall: Stall, start_s: float) -> list[Text | str]:
+    return [
+        _two(f"{stall.topic}-{stall.partition}", "stall"),
+        _ms(stall.begin_s - start_s),
+        Text(_ms(stall.duration_s), "bold"),
+        *[""] * len(Phase),
+        _node(stall.node_id),
+        Text("waited" if stall.ended_by else "open", "dim" if stall.ended_by else "yellow"),
     ]
 
 
