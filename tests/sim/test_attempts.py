@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from outlast.engine.messages import Cause
-from outlast.testing.faults import ErrorAfter, Garble
+from outlast.testing.faults import Error, ErrorAfter, Garble, Slow
 from outlast.testing.ledger import NEVER_SENT, UNKNOWN
 from outlast.testing.network import NetworkSettings
 from tests.sim.stories import attempts_of, load, simulation
@@ -91,3 +91,30 @@ def test_room_that_a_caller_gives_up_goes_to_the_next_at_once():
     sim.run_for(1.0)
     assert large.entry.outcome == "refused"
     assert small.entry.taken_at == pytest.approx(large.entry.settled_at)
+
+
+@pytest.mark.parametrize("code", [10, 18, 87])
+def test_an_answer_that_comes_after_the_deadline_cuts_nothing(code: int):
+    """The batch failed in flight, as *unknown*. Its late "too large" or "not these records" must
+    not send pieces of it again: their futures have failed.
+    """
+    sim = simulation(
+        1, topics={"t": 1}, linger_ms=5, delivery_timeout_ms=2500, request_timeout_ms=2400
+    )
+    sim.send()
+    sim.run_until(sim.all_settled)
+    late_s = sim.now + 2.3
+    sim.cluster.faults += [
+        Error(19, topic="t", partition=0, until_s=late_s),
+        Slow(api=0, delay_s=0.5, after_s=late_s, times=1),
+        Error(code, topic="t", partition=0, after_s=late_s, times=1),
+    ]
+    for _ in range(4):
+        sim.send()
+    sim.run_for(15.0)
+    sim.check()
+    assert {e.outcome for e in sim.ledger.entries[1:]} == {UNKNOWN}
+    assert {e.settlements for e in sim.ledger.entries} == {1}
+    last = sim.send()
+    sim.run_until(sim.all_settled, 10.0)
+    assert last.entry.outcome == "acked"

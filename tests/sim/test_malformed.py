@@ -46,9 +46,9 @@ def spoil(answer: DataContainer, rng: random.Random) -> None:
         case int():
             spoilt = rng.choice((*NUMBERS, value + 1))
         case str():
-            spoilt = rng.choice(("", "t", value + "x"))
+            spoilt = rng.choice(("", "t", value + "x", None))
         case list():
-            spoilt = rng.choice(([], value + value, value[:-1]))
+            spoilt = rng.choice(([], value + value, value[:-1], None))  # a length of -1 is None
         case _:
             return
     if name == "throttle_time_ms":

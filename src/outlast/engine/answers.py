@@ -83,7 +83,7 @@ class Answers:
                 settled = place.refuse(batch, state, name, base_offset)
             case Verdict.RESEQUENCE:
                 settled = place.lose_producer(batch, name)
-            case Verdict.SPLIT if not batch.doubt:
+            case Verdict.SPLIT if not batch.doubt and batch.result is None:
                 settled = self._cut(place, batch, name, (0, batch.count // 2), {})
             case Verdict.FAIL_BATCH if answer is not None and self._some_only(batch, answer):
                 settled = self._fail_some(place, batch, judgement, answer)
@@ -114,7 +114,7 @@ class Answers:
     def _some_only(batch: Batch, answer: Answer) -> bool:
         """Whether the answer blames some records, so that the others can go without them."""
         blamed = {index for index, _ in answer.record_errors if 0 <= index < batch.count}
-        return not batch.doubt and 0 < len(blamed) < batch.count
+        return not batch.doubt and batch.result is None and 0 < len(blamed) < batch.count
 
     def _fail_some(
         self, place: Partition, batch: Batch, judgement: Judgement, answer: Answer

@@ -38,6 +38,7 @@ class Inquiries:
 
     __slots__ = (
         "_asked_pid_s",
+        "_back_to_names",
         "_brokers",
         "_metadata",
         "_pid_failures",
@@ -60,6 +61,7 @@ class Inquiries:
         self.producer_id = NO_PRODUCER_ID  # shared: (id, epoch)
         self._wants_pid: dict[tuple[str, int], Partition] = {}
         self._asked_pid_s: float | None = None
+        self._back_to_names = False  # told of, in this episode
         self._pid_retry_s = 0.0
         self._pid_failures = 0
 
@@ -79,20 +81,22 @@ class Inquiries:
         """The control links that are up or coming up."""
         return [link for link in self._brokers if link.role is Role.CONTROL and not link.down]
 
-    def next_deadline(self, now: float) -> float | None:
-        """When to call `step` next, if no event comes before."""
-        times = [self.clock.due_at(now)]
+    def next_deadline(self, looked_s: float) -> float | None:
+        """When to call `step` next, if no event comes before. It was last called at `looked_s`:
+        what has fallen due since then counts, and what was due by then could not be asked.
+        """
+        times = [self.clock.due_at(looked_s)]
         if self._wants_pid and not self._outstanding(Question.PRODUCER_ID):
             times.append(self._pid_retry_s)
         for link in self.links():
             since_s = link.waiting_since_s()
             if since_s is not None:
-                times.append(since_s + HEDGE_S if not self._slow(link, now) else None)
+                times.append(since_s + HEDGE_S if not self._slow(link, looked_s) else None)
         waits = [t for t in times if t is not None]
-        if waits and min(waits) <= now:
+        if waits and min(waits) <= looked_s:
             # a question is due and nobody can be asked: wait for the first back-off to end
-            retries = [at for _, _, _, at in self._candidates(now) if at > now]
-            waits = [t for t in waits if t > now] + retries
+            retries = [at for _, _, _, at in self._candidates(looked_s) if at > looked_s]
+            waits = [t for t in waits if t > looked_s] + retries
         return min(waits, default=None)
 
     # --- asking ---
@@ -184,9 +188,21 @@ class Inquiries:
         taken = {link.node_id for link in self.links()}
         for node_id, host, port, retry_s in self._candidates(now):
             if node_id not in taken and now >= retry_s:
+                if node_id < 0:
+                    self._tell_of_names()
                 link = self._brokers.link(node_id, Role.CONTROL)
                 return [self._brokers.connect(link, host, port, now)]
         return []
+
+    def _tell_of_names(self) -> None:
+        """Say once, until brokers answer again, that the bootstrap names are asked (KIP-899)."""
+        if self._metadata.nodes and not self._back_to_names:
+            self._back_to_names = True
+            names = ", ".join(f"{host}:{port}" for host, port in self._settings.bootstrap)
+            self._schedules.complaints.append(
+                f"no answer from the {len(self._metadata.nodes)} known brokers: "
+                f"bootstrap_servers is resolved again ({names})"
+            )
 
     def _candidates(self, now: float) -> Sequence[tuple[int, str, int, float]]:
         """Nodes that could be asked: those that answered last come first, bootstrap last."""
@@ -246,6 +262,7 @@ class Inquiries:
         if not ok and self._outstanding(Question.METADATA):
             return []  # the other one may still answer
         self.clock.finished(ok, now)
+        self._back_to_names = self._back_to_names and not ok
         commands: list[Command] = []
         for other in self.links():
             if ok and other is not link and self._slow(other, now):

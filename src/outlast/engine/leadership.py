@@ -99,9 +99,9 @@ class Leadership:
             return
         self._insistence = None
         if leader_id not in answer.listed:
-            self._lose(epoch, tuple(entry.isr_nodes))
+            self._lose(epoch, tuple(entry.isr_nodes or ()))
         elif error_code in _LEADER_NAMED_ERRORS:
-            self._take(Leader(leader_id, epoch), tuple(entry.isr_nodes))
+            self._take(Leader(leader_id, epoch), tuple(entry.isr_nodes or ()))
 
     def take_hint(self, leader_id: int, epoch: int) -> bool:
         """Take the leader that a refusal names, if its epoch is news. Its address is known."""

@@ -270,16 +270,17 @@ class Metadata:
         """
         if getattr(response, "error_code", 0):
             return []
-        brokers = (Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers)
+        told = (b for b in response.brokers or () if b.host)
+        brokers = (Node(b.node_id, b.host, b.port, b.rack) for b in told)
         listed = {broker.node_id: broker for broker in brokers if broker.node_id >= 0}
         reliable = response.API_VERSION >= RELIABLE_EPOCHS_VERSION
         nodes = listed or self.nodes
         answer = Answer(node_id, nodes.keys(), reliable, now)
         changes: list[Change] = []
-        for told in sorted(response.topics, key=lambda t: t.name or ""):
-            topic = self._topics.get(told.name)
+        for entry in sorted(response.topics or (), key=lambda t: t.name or ""):
+            topic = self._topics.get(entry.name)
             if topic is not None:
-                changes += self._merge_topic(told.name, topic, told, answer)
+                changes += self._merge_topic(entry.name, topic, entry, answer)
         self._replace_nodes(nodes)
         self.alive = frozenset(listed)
         self.cluster_id = response.cluster_id or self.cluster_id

@@ -249,7 +249,7 @@ class Partition:
         and fail those that begin at the indices in `bad`. Returns the pieces.
         """
         assert self.is_head(batch)
-        assert not batch.doubt
+        assert not batch.doubt and batch.result is None  # noqa: PT018
         self._end_attempt(batch, AttemptState.REFUSED, error)
         pieces = batch.pieces(starts)
         for start, piece in zip(starts, pieces, strict=True):

@@ -57,11 +57,11 @@ def read_answers(response: Any, batches: Iterable[Batch]) -> dict[tuple[str, int
     by_id = response.API_VERSION >= 13
     endpoints = {n.node_id: (n.host, n.port) for n in response.node_endpoints or ()}
     answers = {}
-    for topic in response.responses:
+    for topic in response.responses or ():
         name = names.get(topic.topic_id) if by_id else topic.name
         if name is None:
             continue
-        for p in topic.partition_responses:
+        for p in topic.partition_responses or ():
             leader = p.current_leader
             leader_id = leader.leader_id if leader is not None else -1
             answers[name, p.index] = Answer(

@@ -201,27 +201,31 @@ class Sender:
         return out
 
     def next_deadline(self, now: float) -> float | None:
-        """When to call `tick`, if nothing comes before."""
+        """When to call `tick`, if nothing comes before.
+
+        A driver may come late: what fell due since anybody looked is due at once.
+        """
         if self._intake.attention:
             return now + SHORTEST_WAIT_S
+        looked_s = self._advanced_s
         times = [
-            self._hub.inquiries.next_deadline(now),
+            self._hub.inquiries.next_deadline(looked_s),
             self._hub.recorder.next_deadline(now),
             self._hub.stalls.next_deadline(now),
-            self._silence.next_deadline(now),
+            self._silence.next_deadline(looked_s),
             self._aftermath.next_deadline(),
         ]
         for tp, place in self._hub.busy.items():
             times.append(place.deadline_s())
             due_s = place.due_s()
-            if due_s is not None and due_s > self._advanced_s:
-                times.append(due_s)  # also if that is past by now: nobody has looked since
+            if due_s is not None and due_s > looked_s:
+                times.append(due_s)
             elif due_s is not None:
                 leader = self._hub.metadata.leader(*tp)
                 if leader is not None:
                     link = self._hub.brokers.link(leader.node_id, Role.OPEN)
                     wait_s = link.retry_s if link.down else link.throttled_until_s
-                    if wait_s > now:
+                    if wait_s > looked_s:
                         times.append(wait_s)
         idle_s = self._hub.settings.connections_max_idle_s
         times += [link.deadline_s(idle_s) for link in self._hub.brokers]
@@ -327,8 +331,8 @@ class Sender:
         recorder = self._hub.recorder
         if not recorder.open_partitions():
             return
-        for topic in response.topics:
-            for p in topic.partitions:
+        for topic in response.topics or ():
+            for p in topic.partitions or ():
                 tp = (topic.name, p.partition_index)
                 if recorder.open(tp):
                     epoch = p.leader_epoch if response.API_VERSION >= 9 else -1

@@ -78,8 +78,8 @@ class Silence:
                 self._hub.brokers.suspected[link.node_id] = None
             self._ask_after(link, suspect, now)
 
-    def next_deadline(self, now: float) -> float | None:
-        """When to `tick`, if nothing comes before."""
+    def next_deadline(self, looked_s: float) -> float | None:
+        """When to `tick`, if nothing comes before; the last tick was at `looked_s`."""
         times = []
         for link in self._hub.brokers:
             since_s = self._silent_since_s(link) if link.role is Role.OPEN else None
@@ -95,7 +95,7 @@ class Silence:
                         probe.begun_s + PROBE_PATIENCE_S,
                         probe.begun_s + self.timeout_s(link),
                     ]
-        return min((t for t in times if t > now), default=None)
+        return min((t for t in times if t > looked_s), default=None)
 
     def since_s(self) -> float | None:
         """Since when the last node to fall silent is suspected: metadata is wanted meanwhile."""
