@@ -27,7 +27,7 @@ from outlast.testing.apis import HANDLERS, Handler, is_topic_name
 from outlast.testing.batches import StoredBatch, TopicRules
 from outlast.testing.cluster_settings import FAST, KRAFT, ClusterSettings, Random, draw, longest
 from outlast.testing.connection import Answer, Close, Connection, Exchange
-from outlast.testing.controller import Change, Controller, Topic
+from outlast.testing.controller import Change, Controller, Election, Topic
 from outlast.testing.faults import Blackhole, Fault
 from outlast.testing.lifecycle import Lifecycle
 from outlast.testing.node import Node
@@ -86,6 +86,8 @@ class MockCluster:
         self._next_producer_id = 0
         self._topic_names: dict[UUID, str] = {}
         self._visible: dict[tuple[str, int, int], dict[int, float]] = {}
+        self.elections: list[Election] = []  # every one since the start, in order
+        self._epochs: dict[tuple[UUID, int], int] = {}
         for node in self.nodes.values():
             node.learn(Change(brokers=tuple(self.addresses)), 0.0)
 
@@ -301,6 +303,18 @@ class MockCluster:
         """Every record of the leader's log up to the high watermark, decoded."""
         return [record for batch in self.batches(topic, partition) for record in batch.records()]
 
+    def unread(self) -> int:
+        """Requests left in closed connections that may still be taken (B16)."""
+        return sum(
+            len(connection.queue) + (connection.busy is not None)
+            for node in self.nodes.values()
+            for connection in node.left_connections
+        )
+
+    def usable_nodes(self) -> list[int]:
+        """Nodes that the controller gives new replicas and leaders to."""
+        return self._controller.usable()
+
     def visible_at_s(self, topic: str, partition: int, epoch: int) -> dict[int, float]:
         """When each node's metadata first named this leader epoch, by node. A node that was down
         or paused at the time may never have told of it.
@@ -373,6 +387,13 @@ class MockCluster:
     def _spread(self, change: Change, now: float) -> None:
         """Tell every node, each after a lag of its own (A13, S6)."""
         settings, rng = self.settings, self.rng
+        for topic, index, state in change.partitions:
+            if state.epoch > self._epochs.setdefault((topic.topic_id, index), state.epoch):
+                self._epochs[topic.topic_id, index] = state.epoch
+                if state.leader >= 0:
+                    self.elections.append(
+                        Election(now, topic.name, index, state.leader, state.epoch)
+                    )
         live = [node for node in self.nodes.values() if node.running]
         lags = {node.node_id: draw(settings.metadata_lag_s, rng) for node in live}
         elected = [(old, new) for old, new in change.moves if new in lags]

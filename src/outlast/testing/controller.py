@@ -48,6 +48,17 @@ class Change:
     deny_s: float | None = None  # the new leader learns so long after the old; None: by chance
 
 
+@dataclass(frozen=True, slots=True)
+class Election:
+    """A partition got a leader at a new epoch: another one, or the old one anew."""
+
+    at_s: float
+    topic: str
+    partition: int
+    leader: int
+    epoch: int
+
+
 class Image:
     """A broker's knowledge of the cluster: what it has learnt so far."""
 
@@ -208,6 +219,10 @@ class Controller:
                 if elected.leader != -1:
                     changed.append((topic, index, elected))
         self._decide(changed, now, brokers=True)
+
+    def usable(self) -> list[int]:
+        """The nodes that may lead: listed, and not about to stop."""
+        return self._live(self.brokers)
 
     def present(self) -> Change:
         """All there is to know now, for a node that has just started."""

@@ -15,7 +15,7 @@ What it holds against a producer:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -139,13 +139,15 @@ class Ledger:
         in_order: bool = True,
         acks_survive: bool = True,
         offsets_told: bool = True,
+        mortal: Container[str] = (),
     ) -> Verdict:
         """Compare with the logs of `partitions`, read by `read(topic, partition)`.
 
         `exactly_once` off: without idempotence a retry may double, and only first copies have to
         be in order. `in_order` off: with more than one request in flight not even those.
         `acks_survive` off: with acks=1 a leader may lose what it acknowledged. `offsets_told`
-        off: an acknowledgement may lack its offset (acks=0).
+        off: an acknowledgement may lack its offset (acks=0). `mortal`: topics that were
+        deleted in the run; what they acknowledged may be gone.
         """
         verdict = Verdict()
         copies: dict[bytes, list[tuple[tuple[str, int], ReadRecord]]] = {}
@@ -160,7 +162,8 @@ class Ledger:
                 self._find(verdict, f"{where}: {value[:40]!r} was never sent")
         for entry in self.entries:
             found = copies.get(entry.value, [])
-            self._judge_entry(verdict, entry, found, exactly_once, acks_survive, offsets_told)
+            survives = acks_survive and entry.topic not in mortal
+            self._judge_entry(verdict, entry, found, exactly_once, survives, offsets_told)
         if in_order:
             self._judge_order(verdict, known, copies, every_copy=exactly_once)
         return verdict

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
@@ -38,7 +38,10 @@ from kafka.protocol.parser import KafkaProtocol
 
 from outlast.engine.messages import Connection, Loss
 from outlast.testing.cluster import Answer, MockCluster
+from outlast.testing.links import Link, Parcel, Pipe
 from outlast.testing.wire import WireConnect, WireRequest
+
+PRODUCE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,52 +87,6 @@ class Responded:
 Event = Connected | Lost | Responded
 
 
-# --- pipes --------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Parcel:
-    deliver: Callable[[float], None]
-    lost: bool = False
-
-
-@dataclass(slots=True)
-class _Pipe:
-    """One direction of a connection."""
-
-    held: deque[_Parcel] = field(default_factory=deque)  # on the sender's host, cut off
-    under_way: deque[_Parcel] = field(default_factory=deque)
-    last_at: float = 0.0
-
-    def lose_tail(self, keep: int) -> None:
-        """All but the first `keep` parcels under way never arrive, nor does what is held."""
-        while len(self.under_way) > keep:
-            self.under_way.pop().lost = True
-        self.held.clear()
-
-
-@dataclass(slots=True)
-class _Link:
-    """One connection, both ends of it."""
-
-    conn: int
-    connection: Connection
-    address: tuple[str, int]
-    protocol: KafkaProtocol
-    log: WireConnect
-    node_id: int = -1
-    state: str = "connecting"  # connecting, setup, open, dead (not yet noticed), gone
-    broker_open: bool = False
-    to_broker: _Pipe = field(default_factory=_Pipe)
-    to_client: _Pipe = field(default_factory=_Pipe)
-    versions: BrokerVersionData | None = None
-    waiting: deque[WireRequest] = field(default_factory=deque)  # sent, no answer yet
-    unsent: list[int] = field(default_factory=list)
-
-    def __repr__(self) -> str:
-        return f"<link {self.connection} node={self.node_id} {self.state}>"
-
-
 class SimNetwork:
     """Carries the engine's connections to a MockCluster, in virtual time."""
 
@@ -140,6 +97,7 @@ class SimNetwork:
         "_heap",
         "_links",
         "_order",
+        "_refusing",
         "_rng",
         "_setup_timeout_s",
         "client_id",
@@ -166,11 +124,12 @@ class SimNetwork:
         self._cluster = cluster
         self._rng = rng
         self._setup_timeout_s = setup_timeout_s
-        self._links: dict[Connection, _Link] = {}  # what this host still knows
-        self._conns: dict[int, _Link] = {}  # all that either end still knows
+        self._links: dict[Connection, Link] = {}  # what this host still knows
+        self._conns: dict[int, Link] = {}  # all that either end still knows
         self._heap: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = 0
         self._cut_since: dict[int, float] = {}
+        self._refusing: dict[int, None] = {}
 
     def __repr__(self) -> str:
         cut = sorted(self._cut_since)
@@ -182,7 +141,7 @@ class SimNetwork:
         """Begin to connect. `Connected` or `Lost` follows."""
         conn = len(self.connects) + 1
         log = WireConnect(conn, -1, connection.role.value, now)
-        link = _Link(conn, connection, (host, port), KafkaProtocol(client_id=self.client_id), log)
+        link = Link(conn, connection, (host, port), KafkaProtocol(client_id=self.client_id), log)
         for node_id, address in self._cluster.addresses.items():
             if tuple(address) == (host, port):
                 link.node_id = log.node_id = node_id
@@ -195,7 +154,9 @@ class SimNetwork:
         self, connection: Connection, token: int, request: Any, expects_answer: bool, now: float
     ) -> None:
         """Hand one request to a connection that `Connected` has named."""
-        link = self._links[connection]
+        link = self._links.get(connection)
+        if link is None:
+            return  # its end was told, and the driver has not heard it yet
         assert link.state in ("open", "dead"), f"{link} cannot send"
         if link.state == "dead" and self._rng.random() < 0.5:
             link.unsent.append(token)  # the write failed; else it vanished in the socket
@@ -212,11 +173,20 @@ class SimNetwork:
 
     def disconnect(self, connection: Connection, abort: bool, now: float) -> None:
         """This host closes: no event follows. What is on the wire still arrives."""
-        link = self._links.pop(connection)
+        link = self._links.pop(connection, None)
+        if link is None:
+            return  # its end was told, and the driver has not heard it yet
         if abort:
             link.to_broker.held.clear()
         self._forget(link, now, given_up=True)
         self._put(link, link.to_broker, partial(self._closed_at_broker, link), now)
+
+    def retransmits(self, connection: Connection, now: float) -> int | None:
+        """How often this host's kernel has sent a connection's oldest bytes again in vain; None if
+        the connection is gone.
+        """
+        link = self._links.get(connection)
+        return None if link is None else link.to_broker.retransmits(now)
 
     # --- accidents ------------------------------------------------------------------------------
 
@@ -238,16 +208,36 @@ class SimNetwork:
         detail = "connection reset by peer"
         self._put(link, link.to_client, partial(self._die, link, Loss.CLOSED, detail), now)
 
+    def deafen(self, connection: Connection) -> None:
+        """From now on nothing passes on this one connection, for ever, and nobody is told."""
+        self._links[connection].deaf = True
+
+    def refuse(self, node_id: int, now: float) -> None:
+        """Break what stands to this node and refuse what comes; the node itself lives on."""
+        self._refusing[node_id] = None
+        self.reset(node_id, now)
+
+    def accept(self, node_id: int) -> None:
+        """The node can be connected to again."""
+        self._refusing.pop(node_id, None)
+
     def standing(self) -> list[Connection]:
         """The connections that are open now, in the order of their making."""
         return [c for c, link in self._links.items() if link.state == "open"]
+
+    def still(self) -> bool:
+        """Whether nothing at all is under way or held anywhere."""
+        return not any(
+            pipe.held or pipe.under_way
+            for link in self._conns.values()
+            for pipe in (link.to_broker, link.to_client)
+        )
 
     def unanswered(self) -> dict[int, int]:
         """By node: Produce requests that one connection owes the answers of, at most."""
         owed: dict[int, int] = {}
         for link in self._links.values():
-            count = sum(record.api_key == 0 for record in link.waiting)
-            owed[link.node_id] = max(owed.get(link.node_id, 0), count)
+            owed[link.node_id] = max(owed.get(link.node_id, 0), link.owed)
         return owed
 
     def cut(self, node_id: int, now: float) -> None:
@@ -263,6 +253,8 @@ class SimNetwork:
             if link.node_id != node_id:
                 continue
             for pipe in (link.to_broker, link.to_client):
+                if link.deaf:
+                    continue
                 held, pipe.held = pipe.held, deque()
                 pause_s = self._rng.uniform(0.0, min(now - since, 2.0))  # until the retransmission
                 for parcel in held:
@@ -303,12 +295,11 @@ class SimNetwork:
 
     # --- arrivals at the broker -----------------------------------------------------------------
 
-    def _syn(self, link: _Link, now: float) -> None:
+    def _syn(self, link: Link, now: float) -> None:
         if link.state == "gone":
             return
-        accepted = link.node_id in self._cluster.addresses and self._cluster.opened(
-            link.node_id, link.conn, now
-        )
+        known = link.node_id in self._cluster.addresses and link.node_id not in self._refusing
+        accepted = known and self._cluster.opened(link.node_id, link.conn, now)
         if accepted:
             link.broker_open = True
             self._put(link, link.to_client, partial(self._accepted, link), now)
@@ -316,12 +307,12 @@ class SimNetwork:
             detail = "connection refused"
             self._put(link, link.to_client, partial(self._die, link, Loss.REFUSED, detail), now)
 
-    def _arrived(self, link: _Link, record: WireRequest, now: float) -> None:
+    def _arrived(self, link: Link, record: WireRequest, now: float) -> None:
         if link.broker_open:
             record.arrived_at = now
             self._cluster.received(link.conn, record.frame, now)
 
-    def _closed_at_broker(self, link: _Link, now: float) -> None:
+    def _closed_at_broker(self, link: Link, now: float) -> None:
         if link.broker_open:
             link.broker_open = False
             self._cluster.closed(link.conn, now)
@@ -329,18 +320,18 @@ class SimNetwork:
 
     # --- arrivals at this host ------------------------------------------------------------------
 
-    def _accepted(self, link: _Link, now: float) -> None:
+    def _accepted(self, link: Link, now: float) -> None:
         if link.state == "connecting":
             link.state = "setup"
             self._ask_versions(link, ApiVersionsRequest.max_version, now)
 
-    def _ask_versions(self, link: _Link, version: int, now: float) -> None:
+    def _ask_versions(self, link: Link, version: int, now: float) -> None:
         request = ApiVersionsRequest(
             version=version, client_software_name="outlast", client_software_version="sim"
         )
         self._transmit(link, -1, request, now)
 
-    def _answered(self, link: _Link, frame: bytes, now: float) -> None:
+    def _answered(self, link: Link, frame: bytes, now: float) -> None:
         if link.state not in ("setup", "open"):
             return
         try:
@@ -349,13 +340,14 @@ class SimNetwork:
             self._die(link, Loss.BAD_BYTES, f"{type(error).__name__}: {error}", now)
             return
         record = link.waiting.popleft()
+        link.owed -= record.api_key == PRODUCE
         record.answered_at, record.answer = now, frame
         if link.state == "open":
             self.events.append(Responded(link.connection, record.token, response))
         else:
             self._versions_answered(link, record.api_version, response, now)
 
-    def _versions_answered(self, link: _Link, asked: int, response: Any, now: float) -> None:
+    def _versions_answered(self, link: Link, asked: int, response: Any, now: float) -> None:
         known = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
         if response.error_code == 35 and asked > 0:  # UNSUPPORTED_VERSION, in v0 layout
             own = known.get(ApiVersionsRequest.API_KEY, (0, 0))
@@ -368,14 +360,14 @@ class SimNetwork:
             link.log.ended_at = now
             self.events.append(Connected(link.connection, known))
 
-    def _setup_timeout(self, link: _Link, now: float) -> None:
+    def _setup_timeout(self, link: Link, now: float) -> None:
         if link.state in ("connecting", "setup"):
             link.to_broker.held.clear()
             self._put(link, link.to_broker, partial(self._closed_at_broker, link), now)
             detail = f"no answer within {self._setup_timeout_s:g} s"
             self._notice(link, Loss.SETUP_TIMEOUT, detail, now)
 
-    def _die(self, link: _Link, loss: Loss, detail: str, now: float) -> None:
+    def _die(self, link: Link, loss: Loss, detail: str, now: float) -> None:
         """The socket is dead; the host notices within `notice_s`."""
         if link.state in ("dead", "gone"):
             return
@@ -386,7 +378,7 @@ class SimNetwork:
         at = now + self._rng.uniform(0.0, self.settings.notice_s)
         self._at(at, partial(self._notice, link, loss, detail))
 
-    def _notice(self, link: _Link, loss: Loss, detail: str, now: float) -> None:
+    def _notice(self, link: Link, loss: Loss, detail: str, now: float) -> None:
         if link.state == "gone":
             return
         if link.broker_open and loss in (Loss.BAD_BYTES, Loss.UNSUPPORTED):
@@ -399,7 +391,7 @@ class SimNetwork:
 
     # --- helpers --------------------------------------------------------------------------------
 
-    def _transmit(self, link: _Link, token: int, request: Any, now: float) -> None:
+    def _transmit(self, link: Link, token: int, request: Any, now: float) -> None:
         link.protocol.send_request(request)
         frame = bytes(link.protocol.send_bytes()[4:])
         record = WireRequest(
@@ -408,30 +400,32 @@ class SimNetwork:
         self.requests.append(record)
         if request.expect_response():
             link.waiting.append(record)
+            link.owed += record.api_key == PRODUCE
         self._put(link, link.to_broker, partial(self._arrived, link, record), now)
 
-    def _forget(self, link: _Link, now: float, *, given_up: bool) -> None:
+    def _forget(self, link: Link, now: float, *, given_up: bool) -> None:
         """This host knows the connection no more."""
         link.state = "gone"
         for record in link.waiting:
             record.failed_at, record.given_up = now, given_up
         link.waiting.clear()
+        link.owed = 0
         if link.log.ended_at is None:
             link.log.ended_at = now
         self._tidy(link)
 
-    def _tidy(self, link: _Link) -> None:
+    def _tidy(self, link: Link) -> None:
         if link.state == "gone" and not link.broker_open:
             self._conns.pop(link.conn, None)
 
-    def _put(self, link: _Link, pipe: _Pipe, deliver: Callable[[float], None], now: float) -> None:
-        parcel = _Parcel(deliver)
-        if link.node_id in self._cut_since:
+    def _put(self, link: Link, pipe: Pipe, deliver: Callable[[float], None], now: float) -> None:
+        parcel = Parcel(deliver, now)
+        if link.deaf or link.node_id in self._cut_since:
             pipe.held.append(parcel)
         else:
             self._launch(pipe, parcel, now)
 
-    def _launch(self, pipe: _Pipe, parcel: _Parcel, now: float) -> None:
+    def _launch(self, pipe: Pipe, parcel: Parcel, now: float) -> None:
         at = now + self._rng.uniform(*self.settings.latency_s)
         if self._rng.random() < self.settings.spike_probability:
             at += self._rng.uniform(*self.settings.spike_s)

@@ -28,6 +28,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 from random import Random
 from typing import Any
 
@@ -36,10 +37,12 @@ from outlast.engine.batch import Batch
 from outlast.engine.messages import (
     Compress,
     Connect,
+    Connection,
     Disconnect,
     Fact,
     Gap,
     Granted,
+    Inspect,
     Send,
     Settled,
 )
@@ -96,6 +99,7 @@ class Simulation(Story):
         self.now = 0.0
         self.rng = self.stream("story")  # for the story's own choices
         self.topics = dict({"t": 1} if topics is None else topics)
+        self.deleted: dict[str, None] = {}  # topics that were deleted, also those made anew
         self.cluster = MockCluster(
             nodes, settings=cluster or ClusterSettings(), rng=self.stream("cluster")
         )
@@ -132,6 +136,7 @@ class Simulation(Story):
         self._order = 0
         self._plans = 0  # steps of the story that are still to come
         self._tick_at: float | None = 0.0
+        self._away = False  # the driver does not run: nothing is told to the engine
         self._spins = 0
         self._seen_at = -1.0
         self._obey()
@@ -236,21 +241,23 @@ class Simulation(Story):
 
     def _step(self, end_s: float) -> bool:
         """Jump to what is due next and do it. False: nothing is due until `end_s`."""
-        action_at = self._actions[0][0] if self._actions else None
+        action_at = self._actions[0][0] if self._actions else inf
         network_at = self.network.next_deadline(self.now)
-        tick_at = self._tick_at
-        due = [at for at in (action_at, network_at, tick_at) if at is not None]
-        at = min(due, default=end_s)
-        if at > end_s or not due:
+        if network_at is None:
+            network_at = inf
+        tick_at = inf if self._tick_at is None or self._away else self._tick_at
+        at = min(action_at, network_at, tick_at)
+        if at > end_s or at == inf:
             return False
-        self.now = max(self.now, at)
+        if at > self.now:
+            self.now = at
         if at == action_at:
             heappop(self._actions)[2]()
             return True
         self._watch_spinning()
         if at == network_at:
             self.network.step(self.now)
-            if not self.network.events:
+            if self._away or not self.network.events:
                 return True
             while self.network.events:
                 self._deliver()
@@ -259,6 +266,23 @@ class Simulation(Story):
             self._obey()
         self._sleep()
         return True
+
+    def pause_driver(self, duration_s: float) -> None:
+        """This process stands still for so long (a slow callback, a busy machine): brokers and
+        network go on, and then everything that has come is read before the engine is told more.
+        """
+        if not self._away:
+            self.say("STORY the driver stands still for", duration_s)
+            self._away = True
+            self._schedule(self.now + duration_s, self._return)
+
+    def _return(self) -> None:
+        self._away = False
+        while self.network.events:
+            self._deliver()
+        self.sender.tick(self.now)
+        self._obey()
+        self._sleep()
 
     def _sleep(self) -> None:
         """The engine's loop has nothing to do until its next deadline, or until it is woken."""
@@ -316,6 +340,8 @@ class Simulation(Story):
                 case Disconnect(connection, abort):
                     self.say("abort" if abort else "close", connection)
                     self.network.disconnect(connection, abort, self.now)
+                case Inspect(connection):
+                    self._schedule(self.now, partial(self._inspect, connection))
         for completion in out.completions:
             match completion:
                 case Settled(batch):
@@ -330,6 +356,14 @@ class Simulation(Story):
         for fact in out.facts:
             self.say("fact", fact)
             self.facts.append(fact)
+
+    def _inspect(self, connection: Connection) -> None:
+        retransmits = self.network.retransmits(connection, self.now)
+        if retransmits is not None:
+            self.say("retransmits", connection, retransmits)
+            self.sender.inspected(connection, retransmits, self.now)
+            self._obey()
+            self._sleep()
 
     def _compress(self, batch: Batch) -> None:
         self.sender.compressed(batch, batch.compressed(self.settings.compression), self.now)
@@ -379,8 +413,9 @@ class Simulation(Story):
             self.partitions(),
             exactly_once=idempotent,
             in_order=idempotent or (acks == -1 and self.settings.max_in_flight == 1),
-            acks_survive=acks == -1,
+            acks_survive=acks == -1 and not self.cluster.settings.unclean_election,
             offsets_told=acks != 0 and not self._broker_forgot(),
+            mortal=self.deleted,
         )
 
     def _broker_forgot(self) -> bool:

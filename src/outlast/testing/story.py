@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from outlast.engine.messages import Connection
 from outlast.testing.cluster import MockCluster
+from outlast.testing.faults import Fault
 from outlast.testing.network import SimNetwork
 
 
@@ -19,6 +21,7 @@ class Story(ABC):
     network: SimNetwork
     now: float
     topics: dict[str, int]
+    deleted: dict[str, None]
     min_isr: int
 
     @abstractmethod
@@ -48,11 +51,42 @@ class Story(ABC):
         return to
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """A topic is made; brokers learn of it one by one."""
+        """A topic is made, on nodes that may lead; brokers learn of it one by one.
+
+        Raises:
+            ValueError: there is no such node now.
+        """
         self.say("STORY create", name)
+        nodes = self.cluster.usable_nodes()
+        replicas = min(3, len(nodes))
+        self.cluster.create_topic(
+            name,
+            partitions,
+            min_isr=min(self.min_isr, replicas),
+            assignment=[
+                [nodes[(index + n) % len(nodes)] for n in range(replicas)]
+                for index in range(partitions if nodes else 0)
+            ],
+            now=self.now,
+        )
         self.topics[name] = partitions
-        self.cluster.create_topic(name, partitions, min_isr=self.min_isr, now=self.now)
         self.network.collect(self.now)
+
+    def delete_topic(self, name: str) -> None:
+        """A topic is deleted, with all that was acknowledged; brokers learn of it one by one."""
+        self.say("STORY delete", name)
+        del self.topics[name]
+        self.deleted[name] = None
+        self.cluster.delete_topic(name, self.now)
+        self.network.collect(self.now)
+
+    def grow_topic(self, name: str) -> int:
+        """A topic gets one more partition; returns which."""
+        self.say("STORY grow", name)
+        self.topics[name] += 1
+        self.cluster.add_partitions(name, self.topics[name], now=self.now)
+        self.network.collect(self.now)
+        return self.topics[name] - 1
 
     def leader(self, partition: int, topic: str = "t") -> int:
         """The node that leads, by the controller (−1: none)."""
@@ -87,6 +121,26 @@ class Story(ABC):
         self.say("STORY", verb, node_id)
         getattr(self.cluster, verb)(node_id, self.now)
         self.network.collect(self.now)
+
+    def refuse(self, node_id: int) -> None:
+        """Connections to the node break and new ones are refused, though it lives."""
+        self.say("STORY refuse", node_id)
+        self.network.refuse(node_id, self.now)
+
+    def accept(self, node_id: int) -> None:
+        """The node can be connected to again."""
+        self.say("STORY accept", node_id)
+        self.network.accept(node_id)
+
+    def deafen(self, connection: Connection) -> None:
+        """One connection goes deaf for ever, and nobody is told."""
+        self.say("STORY deafen", connection)
+        self.network.deafen(connection)
+
+    def fault(self, fault: Fault) -> None:
+        """The cluster gets a fault from the list of `faults`."""
+        self.say("STORY fault", fault)
+        self.cluster.faults.append(fault)
 
     def cut(self, node_id: int) -> None:
         """Nothing passes to or from the node any more, and nobody is told."""

@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import argparse
 import traceback
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from random import Random
-from typing import Any
 
-from outlast.testing.cluster import ClusterSettings
-from outlast.testing.network import NetworkSettings
+from outlast.engine.messages import GapEnd, LeaderChanged
+from outlast.testing.accidents import SETTLING_S, Accidents
 from outlast.testing.simulation import Simulation, SimulationError
-
-STOPPING_S = 2.3  # a controlled shutdown takes so long (A6)
-AMBUSH_LOOKS = 100
-SETTLING_S = 4.0  # healed → every replica is in sync again, also where the death went unnoticed
+from outlast.testing.world import World, draw_world
 
 
 @dataclass(slots=True)
@@ -40,8 +36,12 @@ class Report:
     records: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)  # by kind
-    failovers: int = 0  # partitions' leader epochs gone through
+    elections: int = 0  # partitions' leader changes
+    failovers: int = 0  # those of them that a record met
+    accidents: Counter[str] = field(default_factory=Counter)  # by kind
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
+    stalls: int = 0
+    client_s: list[float] = field(default_factory=list)  # of gaps over a leader change
     virtual_s: float = 0.0
     digest: str = ""
     trace: list[str] = field(default_factory=list)
@@ -58,88 +58,6 @@ class Report:
             lines.append(f"  digest {self.digest}")
         lines += [f"  FOUND {finding}" for finding in self.findings] or ["  nothing wrong"]
         return "\n".join(lines)
-
-
-@dataclass(slots=True)
-class _World:
-    """What the seed has drawn."""
-
-    nodes: int
-    partitions: int
-    min_isr: int
-    cluster: ClusterSettings
-    network: NetworkSettings
-    keywords: dict[str, Any]
-    max_block_s: float
-    compress_s: tuple[float, float]
-    load_s: float
-    interval_s: float  # between two records, over all partitions
-    bursts: list[int]  # how many records at once
-    accidents: int
-    closed_suddenly: bool
-
-    def __str__(self) -> str:
-        words = " ".join(f"{name}={value}" for name, value in self.keywords.items())
-        return (
-            f"nodes={self.nodes} partitions={self.partitions} min_isr={self.min_isr} "
-            f"latency={self.network.latency_s} spikes={self.network.spike_probability} "
-            f"first_seq={self.cluster.first_seq_rule} detect={self.cluster.detect_s} "
-            f"interval={self.interval_s} bursts={self.bursts} accidents={self.accidents} {words}"
-        )
-
-
-def draw_world(rng: Random) -> _World:
-    """Settings of a run. Every draw happens, whatever was drawn before."""
-    idempotent = rng.random() < 0.9
-    acks = "all" if idempotent else rng.choice(["all", "all", 1, 0])
-    latency_s = rng.choice([(0.0002, 0.0008), (0.001, 0.004), (0.005, 0.02), (0.03, 0.05)])
-    request_timeout_ms = rng.choice([1000, 2000, 5000])
-    linger_ms = rng.choice([0, 0, 5, 50])
-    produce, metadata = rng.choice([(9, 9), (11, 12), (12, 12), (13, 12), (13, 13)])
-    keywords: dict[str, Any] = {
-        "acks": acks,
-        "enable_idempotence": idempotent,
-        "linger_ms": linger_ms,
-        "batch_size": rng.choice([100, 100, 150, 500, 16384]),
-        "max_in_flight_requests_per_connection": rng.choice([1, 2, 5, 5, 5]),
-        "request_timeout_ms": request_timeout_ms,
-        "delivery_timeout_ms": request_timeout_ms + linger_ms + rng.choice([500, 5000, 60_000]),
-        "socket_connection_setup_timeout_ms": rng.choice([500, 2000]),
-        "retry_backoff_ms": rng.choice([20, 100]),
-        "buffer_memory": rng.choice([4_000, 33_554_432, 33_554_432]),
-        "metadata_max_age_ms": rng.choice([500, 300_000]),
-        "compression_type": rng.choice([None, None, None, "gzip"]),
-    }
-    return _World(
-        nodes=rng.choice([1, 2, 3, 3, 3, 4]),
-        partitions=rng.randint(1, 4),
-        min_isr=rng.choice([1, 1, 2]),
-        cluster=ClusterSettings(
-            detect_s=rng.choice([0.1, 0.3, 1.0, 3.0]),
-            promote_s=rng.choice([0.0, 0.0, 0.5]),
-            metadata_lag_s=rng.choice([(0.0, 0.0), (0.001, 0.031), (0.01, 0.3)]),
-            deny_p=rng.choice([0.0, 0.13, 1.0]),
-            fetch_backoff_s=rng.choice([0.05, 1.0]),
-            creation_deny_p=rng.choice([0.25, 1.0]),
-            creation_deny_s=rng.choice([(0.020, 0.030), (0.1, 0.4)]),
-            first_seq_rule=rng.choice(["any", "zero"]),
-            api_versions={0: (3, produce), 3: (0, metadata)},
-        ),
-        network=NetworkSettings(
-            latency_s=latency_s,
-            spike_probability=rng.choice([0.0, 0.0, 0.01, 0.05]),
-            spike_s=(0.02, rng.choice([0.1, 1.5])),
-            notice_s=rng.choice([0.0, 0.002]),
-        ),
-        keywords=keywords,
-        max_block_s=rng.choice([0.5, 60.0]),
-        compress_s=rng.choice([(0.0, 0.0), (0.0, 0.08)]),
-        load_s=rng.uniform(0.5, 2.0),
-        interval_s=rng.choice([0.005, 0.01, 0.02]),
-        bursts=rng.choice([[1], [1, 1, 2, 5, 12], [10, 20], [10, 20]]),
-        accidents=rng.randint(2, 20),
-        closed_suddenly=rng.random() < 0.1,
-    )
 
 
 # --- a run --------------------------------------------------------------------------------------
@@ -162,7 +80,7 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
         trace=trace,
         **world.keywords,
     )
-    accidents = _Accidents(sim)
+    accidents = Accidents(sim, partial(_burst, sim, world))
     try:
         _safety(sim, world, accidents)
         if world.closed_suddenly:
@@ -179,18 +97,18 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
             f"{type(error).__name__}: {error} ({where.filename}:{where.lineno} {where.name}) "
             f"at {sim.now:.6f} s. {sim.ledger.replay}"
         )
-    _fill(report, sim)
+    _fill(report, sim, accidents)
     return report
 
 
-def _safety(sim: Simulation, world: _World, accidents: _Accidents) -> None:
+def _safety(sim: Simulation, world: World, accidents: Accidents) -> None:
     for partition in range(world.partitions):
         at_s, each_s = 0.0, world.interval_s * world.partitions
         while at_s < world.load_s:
             records = sim.rng.choice(world.bursts)
             at_s += each_s * records * sim.rng.uniform(0.0, 2.0)
             chosen = None if sim.rng.random() < 0.1 else partition  # None: the engine chooses
-            sim.at(at_s, partial(_burst, sim, chosen, records))
+            sim.at(at_s, partial(_burst, sim, world, chosen, records))
     at_s = 0.0
     for _ in range(world.accidents):  # half of them soon after another
         near = accidents.rng.random() < 0.5
@@ -203,8 +121,13 @@ def _safety(sim: Simulation, world: _World, accidents: _Accidents) -> None:
     sim.run_for(world.load_s)
 
 
-def _burst(sim: Simulation, partition: int | None, records: int, topic: str = "t") -> None:
+def _burst(
+    sim: Simulation, world: World, partition: int | None, records: int, topic: str = "t"
+) -> None:
+    """Some records, unless so many wait already that more of them would prove no more."""
     for _ in range(records):
+        if sim.application.open_sends > world.backlog * world.partitions:
+            return
         key = b"%d" % sim.rng.randrange(9) if partition is None and records > 1 else None
         sim.send(topic, partition, key=key, size_bytes=30)
     if sim.rng.random() < 0.05:
@@ -218,7 +141,7 @@ def _sudden_end(sim: Simulation) -> None:
         raise SimulationError(f"seed {sim.seed}: records are open after close. {sim.ledger.replay}")
 
 
-def _liveness(sim: Simulation, accidents: _Accidents) -> None:
+def _liveness(sim: Simulation, accidents: Accidents) -> None:
     """All is healed now. What is open settles, and then every partition takes one more record."""
     accidents.heal_all()
     sim.network.settings = replace(sim.network.settings, spike_probability=0.0)
@@ -237,117 +160,64 @@ def _liveness(sim: Simulation, accidents: _Accidents) -> None:
             )
 
 
-class _Accidents:
-    """What goes wrong in a run, one node at a time, and what puts it right again."""
-
-    __slots__ = ("_all_up_s", "_cures", "_ended", "_node_id", "_sim", "rng")
-
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
-        self._cures: dict[int, Callable[[int], None]] = {}  # by node, while it is in trouble
-        self._node_id = 1
-        self._all_up_s = 0.0
-        self._ended = False
-        self.rng = sim.stream("accidents")
-
-    def __repr__(self) -> str:
-        return f"<accidents open={sorted(self._cures)}>"
-
-    def lie_in_wait(self, patience: int = AMBUSH_LOOKS) -> None:
-        """Strike when something is under way: most of the time nothing is, and then most
-        accidents are harmless.
-        """
-        sim, rng = self._sim, self.rng
-        node_id, owed = max(sim.network.unanswered().items(), key=lambda n: n[1], default=(1, 0))
-        if patience and owed < rng.choice([1, 3, 5, 5]):
-            again_s = sim.now + rng.uniform(0.5, 3.0) * sim.network.settings.latency_s[0]
-            sim.at(again_s, partial(self.lie_in_wait, patience - 1))
-        else:
-            self._node_id = node_id
-            self.happen()
-
-    def happen(self) -> None:
-        """One more accident, drawn by weight."""
-        sim, rng = self._sim, self.rng
-        if self._ended:
-            return
-        kinds = ["move", "kill", "reset", "crash", "blackout", "stop", "pause", "cut", "create"]
-        kind = rng.choices(kinds, [8, 6, 7, 5, 2, 1, 2, 2, 3])[0]
-        if rng.random() < 0.3:  # else misfortunes come together
-            self._node_id = rng.choice(list(sim.cluster.addresses))
-        node_id = self._node_id
-        match kind:
-            case "move":
-                with suppress(ValueError):  # this node cannot lead it now
-                    sim.move_leader(rng.randrange(sim.topics["t"]), node_id)
-            case "reset":
-                sim.reset(node_id)
-            case "kill":
-                self._trouble(node_id, sim.kill, sim.start, rng.choice([0.02, 0.4, 2.0]))
-            case "crash":  # answers are lost, then its memory of all batches but one (S1)
-                sim.reset(node_id)
-                delay_s = rng.uniform(0.0, 3 * sim.network.settings.latency_s[1])
-                crash = partial(self._trouble, node_id, sim.kill, sim.start, 0.02)
-                sim.at(sim.now + delay_s, crash)
-            case "blackout":
-                for each in sim.cluster.addresses:
-                    self._trouble(each, sim.kill, sim.start, rng.uniform(0.02, 0.5))
-            case "stop":
-                over_s = sim.now + STOPPING_S  # until then it cannot be started
-                start = partial(self._start_at, over_s)
-                self._trouble(node_id, sim.stop, start, rng.uniform(STOPPING_S, 4.0))
-            case "pause":
-                self._trouble(node_id, sim.pause, sim.resume, rng.uniform(0.05, 3.0))
-            case "cut":
-                self._trouble(node_id, sim.cut, sim.heal, rng.uniform(0.05, 2.0))
-            case "create" if not self._cures and sim.now >= self._all_up_s:
-                self._create()  # a controller places replicas on live nodes only
-
-    def _create(self) -> None:
-        """A new topic, written to from the first moment: its leaders have no state (S11)."""
-        sim, name = self._sim, f"new{len(self._sim.topics)}"
-        sim.create_topic(name, 2)
-        for _ in range(10):
-            burst = partial(_burst, sim, self.rng.randrange(2), self.rng.randint(1, 5), name)
-            sim.at(sim.now + self.rng.uniform(0.0, 0.4), burst)
-
-    def heal_all(self) -> None:
-        """Nothing is in trouble any more, and nothing will be."""
-        self._ended = True
-        for node_id in list(self._cures):
-            self._cure(node_id)
-
-    def _start_at(self, at_s: float, node_id: int) -> None:
-        self._sim.at(at_s, partial(self._sim.start, node_id))
-
-    def _trouble(
-        self,
-        node_id: int,
-        cause: Callable[[int], None],
-        cure: Callable[[int], None],
-        duration_s: float,
-    ) -> None:
-        if node_id not in self._cures and not self._ended:
-            self._cures[node_id] = cure
-            cause(node_id)
-            self._sim.at(self._sim.now + duration_s, lambda: self._cure(node_id))
-
-    def _cure(self, node_id: int) -> None:
-        cure = self._cures.pop(node_id, None)
-        if cure is not None:
-            self._all_up_s = self._sim.now + SETTLING_S
-            cure(node_id)
-
-
-def _fill(report: Report, sim: Simulation) -> None:
+def _fill(report: Report, sim: Simulation, accidents: Accidents) -> None:
     report.records = len(sim.ledger.entries)
     report.outcomes.update(entry.outcome or "open" for entry in sim.ledger.entries)
     report.failures.update(sim.application.failures)
-    report.failovers = sum(max(0, sim.cluster.leader(*tp)[1]) for tp in sim.partitions())
+    report.elections = len(sim.cluster.elections)
+    report.failovers = failovers(sim)
+    report.accidents.update(accidents.struck)
     report.gaps.update(gap.cause.value for gap in sim.gaps())
+    report.stalls = len(sim.sender.stalls(sim.now))
+    report.client_s = client_shares_s(sim)
     report.virtual_s = sim.now
     if sim.trace is not None:
         report.trace, report.digest = sim.trace, sim.digest()
+
+
+def failovers(sim: Simulation) -> int:
+    """Leader changes that a record met: it was open at some moment from the controller's decision
+    until the producer knew of that leader, or until the next decision if it never did.
+    """
+    knew: dict[tuple[str, int], list[tuple[int, float]]] = {}
+    for fact in sim.facts:
+        if isinstance(fact, LeaderChanged):
+            known = knew.setdefault((fact.topic, fact.partition), [])
+            known.append((fact.new_leader_epoch, fact.at_s))
+    open_s: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for entry in sim.ledger.entries:
+        if entry.taken_at is not None:
+            until_s = inf if entry.settled_at is None else entry.settled_at
+            open_s.setdefault((entry.topic, entry.partition), []).append((entry.taken_at, until_s))
+    decided: dict[tuple[str, int], list[tuple[float, int]]] = {}
+    for election in sim.cluster.elections:
+        tp = (election.topic, election.partition)
+        decided.setdefault(tp, []).append((election.at_s, election.epoch))
+    met = 0
+    for tp, steps in decided.items():
+        spans = open_s.get(tp, [])
+        for (at_s, epoch), (next_s, _) in zip(steps, [*steps[1:], (inf, 0)], strict=True):
+            told = (s for e, s in knew.get(tp, ()) if e >= epoch and s >= at_s)
+            end_s = min(next(told, inf), next_s)
+            last = bisect_left(spans, (end_s, -1.0))  # those taken before
+            met += any(until_s > at_s for _, until_s in spans[:last])
+    return met
+
+
+def client_shares_s(sim: Simulation) -> list[float]:
+    """Of every gap that an ack from a new leader ended: the time from that leader's first showing
+    in any broker's metadata (or the gap's begin, if later) to the ack. All after that moment could
+    have been shorter with a cleverer client, or a kinder network.
+    """
+    shares = []
+    for gap in sim.gaps():
+        if gap.ended_by is not GapEnd.ACK or gap.topic in sim.deleted:
+            continue
+        visible = sim.cluster.visible_at_s(gap.topic, gap.partition, gap.new_leader_epoch)
+        if gap.new_leader_epoch > gap.old_leader_epoch and visible:
+            end_s = gap.begin_s + gap.duration_s
+            shares.append(end_s - max(gap.begin_s, min(visible.values())))
+    return shares
 
 
 def main(arguments: list[str] | None = None) -> int:
