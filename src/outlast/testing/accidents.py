@@ -225,7 +225,7 @@ class Accidents:
 
     def _create(self, _node_id: int) -> None:
         """A new topic, written to from the first moment: its leaders have no state (S11)."""
-        name = f"new{len(self._sim.topics) + len(self._sim.deleted)}"
+        name = f"new{self.struck['create']}"
         with suppress(ValueError):  # no node can take it now
             self._sim.create_topic(name, 2)
             self._write_to(name)

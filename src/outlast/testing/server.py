@@ -10,8 +10,8 @@
 Rules of this file:
 
 * The cluster is touched by one thread only, the server's. Other threads go through `call`.
-* One port per node for as long as the server is open. While a node is down the kernel refuses
-  connects to it, as it does for a dead process (A24).
+* One port per node for as long as the server is open, unless `readdress` gives it another. While
+  a node is down the kernel refuses connects to it, as it does for a dead process (A24).
 * A paused node accepts connections and takes bytes: the kernel does that without it (A25).
   Behind a `Blackhole` connects hang (Linux).
 * Bytes are judged by the cluster, except for a length that no broker takes (C16).
@@ -191,6 +191,12 @@ class ClusterServer:
         """Start a node that was stopped or killed, on the same port."""
         self.call(lambda cluster, now: cluster.start(node_id, now))
 
+    def readdress(self, node_id: int) -> None:
+        """Give a node that is down another port, as a machine that replaces it has another address.
+        The old one refuses from now on.
+        """
+        self.call(lambda _cluster, _now: self._readdress(node_id))
+
     def pause(self, node_id: int) -> None:
         """Make a node silent: its port accepts, nothing comes back."""
         self.call(lambda cluster, now: cluster.pause(node_id, now))
@@ -336,6 +342,16 @@ class ClusterServer:
             self._drop(peer)
         else:
             self._watch(peer)
+
+    def _readdress(self, node_id: int) -> None:
+        if self._cluster.nodes[node_id].running:
+            raise ValueError(f"node {node_id} runs; kill or stop it first")
+        (place,) = (i for i, port in enumerate(self._ports) if port.node_id == node_id)
+        port = Port(node_id, self._host)
+        self._resources.callback(port.close)
+        self._ports[place].close()
+        self._ports[place] = port
+        self._cluster.addresses[node_id] = port.address
 
     def _limit_reading(self, peer: Peer, bytes_left: int) -> None:
         peer.read_bytes_left = bytes_left

@@ -103,12 +103,13 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
 
 def _safety(sim: Simulation, world: World, accidents: Accidents) -> None:
     for partition in range(world.partitions):
-        at_s, each_s = 0.0, world.interval_s * world.partitions
+        each_s = world.interval_s * world.partitions
+        at_s = sim.rng.uniform(0.0, min(2.0 * each_s, world.load_s))
         while at_s < world.load_s:
             records = sim.rng.choice(world.bursts)
-            at_s += each_s * records * sim.rng.uniform(0.0, 2.0)
             chosen = None if sim.rng.random() < 0.1 else partition  # None: the engine chooses
             sim.at(at_s, partial(_burst, sim, world, chosen, records))
+            at_s += each_s * records * sim.rng.uniform(0.0, 2.0)
     at_s = 0.0
     for _ in range(world.accidents):  # half of them soon after another
         near = accidents.rng.random() < 0.5
