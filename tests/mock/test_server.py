@@ -227,6 +227,24 @@ def test_nobody_else_can_take_the_port_of_a_dead_node(server):
         thief.bind(address)
 
 
+def test_a_node_that_is_down_can_come_back_at_another_address(server, connect):
+    def address() -> tuple[str, int]:
+        return server.call(lambda cluster, _now: cluster.addresses[2])
+
+    old = address()
+    with pytest.raises(ValueError, match="node 2 runs"):
+        server.readdress(2)
+    server.kill(2)
+    server.readdress(2)
+    server.start(2)
+    assert address() != old
+    wait_until(lambda: not refuses(address()))
+    assert refuses(old)
+    client = connect(2)
+    client.send(api_versions(1))
+    assert client.receive()
+
+
 def test_a_paused_node_accepts_and_says_nothing_until_it_resumes(server, connect):
     before = connect(1)
     server.pause(1)

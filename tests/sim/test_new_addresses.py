@@ -73,9 +73,9 @@ def flowing_after_s(sim: Simulation, at_s: float) -> float:
 def test_all_at_once(behind_a_name: MakeSim, hang: bool, nodes: int) -> None:
     """The old addresses refuse connects, or swallow them."""
     times = []
-    for seed in range(1, 6):
+    for seed in range(1, 4):
         sim = behind_a_name(seed, nodes=nodes)
-        load(sim, interval_s=0.1, count=600)
+        load(sim, interval_s=0.25, count=160)
         sim.run_for(2.0)
         assert told(sim) == []
         if hang:
@@ -95,7 +95,7 @@ def test_all_at_once(behind_a_name: MakeSim, hang: bool, nodes: int) -> None:
 
 def test_one_by_one_under_load(behind_a_name: MakeSim) -> None:
     """The others name the new address: no name is needed."""
-    for seed in range(1, 6):
+    for seed in range(1, 4):
         sim = behind_a_name(seed)
         load(sim, interval_s=0.05, count=400)
         for node_id in (1, 2, 3):
@@ -110,7 +110,7 @@ def test_one_by_one_under_load(behind_a_name: MakeSim) -> None:
 @pytest.mark.parametrize("hang", [False, True], ids=["refuse", "hang"])
 def test_one_by_one_while_nobody_looks(behind_a_name: MakeSim, hang: bool) -> None:
     """An idle producer learns nothing meanwhile, and then knows only addresses that are gone."""
-    for seed in range(1, 6):
+    for seed in range(1, 4):
         sim = behind_a_name(seed)
         sim.send(partition=0)
         sim.run_until(sim.all_settled, 10.0)
@@ -119,7 +119,7 @@ def test_one_by_one_while_nobody_looks(behind_a_name: MakeSim, hang: bool) -> No
         for node_id in (1, 2, 3):
             replace_node(sim, node_id)
             sim.run_for(20.0)
-        load(sim, interval_s=0.1, count=300)
+        load(sim, interval_s=0.25, count=120)
         begun_s = sim.now
         sim.run_until(sim.all_settled, 120.0)
         assert sim.check().failed == 0

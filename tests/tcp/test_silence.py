@@ -112,7 +112,7 @@ class TestSlowLeader:
             assert len(produce_connections(server)) == 1
 
     def test_a_callback_that_takes_3_s_is_not_the_leaders_silence(self) -> None:
-        """Answers of other leaders come meanwhile, and are read before anybody is suspected or given up."""
+        """Answers of other leaders come meanwhile, and are read before anybody is given up."""
         held = threading.Event()
 
         def hold(_: object) -> None:

@@ -7,7 +7,8 @@ Any live broker can answer both, so a question is never tied to one. Rules:
 * First choice is a ready control connection; then the node that answered most recently; then
   others whose reconnect back-off is over; bootstrap addresses when no node is known or can be
   reached. A link that has owed an answer for `HEDGE_S` is *slow*: a second node is asked as well,
-  and the first answer counts. At most two control links exist.
+  and the first answer counts. At most two control links exist, and a third to a bootstrap address
+  while both others hang in their connects: all known addresses may be gone.
 * One producer id is shared by all partitions (their epochs are their own, rule 6); only a
   partition whose numbering was refused for good asks for one of its own.
 """
@@ -31,6 +32,8 @@ CONTROL_LINKS_MAX = 2
 SECOND_OPINION_ATTEMPTS = 4  # answers that did not help, until another broker is asked by turns
 NO_PRODUCER_ID = (-1, -1)
 BOOTSTRAP_FIRST = -1  # node ids of bootstrap addresses count down from here
+
+Candidate = tuple[int, str, int, float]  # node id, host, port, and when it may be dialled
 
 
 class Inquiries:
@@ -158,11 +161,14 @@ class Inquiries:
         """Make room for a second broker: a bootstrap address may be any of them, the same again."""
         commands: list[Command] = []
         for link in self.links():
-            if link.node_id < 0 and not link.pending and self._metadata.nodes:
+            spent = link.ready and not link.pending and link.answered_s > link.ready_s
+            if link.node_id < 0 and spent and self._metadata.nodes:
                 assert link.connection is not None
                 commands.append(Disconnect(link.connection, abort=False))
                 self._brokers.drop(link)
-        return commands + (self._open(now) if self._can_open_another(now) else [])
+        if self._can_open_another(now):
+            commands += self._open(self._candidates(now), now)
+        return commands
 
     def _can_open_another(self, now: float) -> bool:
         """Whether a node could be asked that is not suspected and has no control link."""
@@ -180,13 +186,17 @@ class Inquiries:
             for link in links
             if not self._slow(link, now) and link.node_id not in self._brokers.suspected
         ]
-        if len(links) >= CONTROL_LINKS_MAX or coming:
+        if coming:
             return []
-        return self._open(now)
+        if len(links) < CONTROL_LINKS_MAX:
+            return self._open(self._candidates(now), now)
+        if len(links) == CONTROL_LINKS_MAX and all(k.node_id >= 0 and not k.ready for k in links):
+            return self._open(self._bootstrap(), now)  # do all known addresses swallow connects?
+        return []
 
-    def _open(self, now: float) -> list[Command]:
+    def _open(self, candidates: Sequence[Candidate], now: float) -> list[Command]:
         taken = {link.node_id for link in self.links()}
-        for node_id, host, port, retry_s in self._candidates(now):
+        for node_id, host, port, retry_s in candidates:
             if node_id not in taken and now >= retry_s:
                 if node_id < 0:
                     self._tell_of_names()
@@ -204,7 +214,7 @@ class Inquiries:
                 f"bootstrap_servers is resolved again ({names})"
             )
 
-    def _candidates(self, now: float) -> Sequence[tuple[int, str, int, float]]:
+    def _candidates(self, now: float) -> Sequence[Candidate]:
         """Nodes that could be asked: those that answered last come first, bootstrap last."""
         answered_s = self._brokers.answered_s
         nodes = sorted(
@@ -224,12 +234,15 @@ class Inquiries:
             for node_id, _, _, retry_s in known
         ):
             return known
-        bootstrap = []
+        return sorted([*known, *self._bootstrap()], key=lambda candidate: candidate[3])
+
+    def _bootstrap(self) -> list[Candidate]:
+        candidates = []
         for index, (host, port) in enumerate(self._settings.bootstrap):
             node_id = BOOTSTRAP_FIRST - index
             retry_s = self._brokers.link(node_id, Role.CONTROL).retry_s
-            bootstrap.append((node_id, host, port, retry_s))
-        return sorted(known + bootstrap, key=lambda candidate: candidate[3])
+            candidates.append((node_id, host, port, retry_s))
+        return candidates
 
     def _ask_metadata(self, link: Link, now: float, *, hedge: bool) -> Command:
         if not hedge:
