@@ -167,6 +167,37 @@ def test_a_throttled_connection_waits_and_has_no_gap(one_way_s: float):
     assert max(pauses) == pytest.approx(4.0, abs=0.03 if one_way_s < 0.01 else 0.2)
 
 
+def test_a_throttle_ends_with_its_connection():
+    sim = simulation(
+        9, nodes=1, topics={"t": 1}, delivery_timeout_ms=10000, request_timeout_ms=1000
+    )
+    sim.send()
+    sim.run_until(sim.all_settled)
+    sim.cluster.faults.append(Throttle(api=PRODUCE, throttle_s=60.0, times=1))
+    sim.send()
+    sim.run_until(sim.all_settled)
+    sim.kill(1)
+    sim.run_for(0.5)
+    sim.start(1)
+    last = sim.send()
+    sim.run_until(sim.all_settled, 20.0)
+    assert last.entry.outcome == "acked"
+
+
+def test_what_a_close_leaves_behind_is_said():
+    sim = simulation(10, topics={"t": 1})
+    sim.send()
+    sim.run_until(sim.all_settled)
+    sim.kill(sim.leader(0))
+    for _ in range(5):
+        sim.send()
+    sim.run_for(0.1)
+    sim.close(fail_rest=True)
+    sim.run_until(sim.all_settled, 1.0)
+    said = [f.text for f in sim.facts if type(f).__name__ == "Complaint"]
+    assert said == ["5 records were not delivered when the producer was closed"]
+
+
 class TestNumbersLost:
     def test_a_forgotten_producer_costs_one_restart_of_that_partition(self):
         sim = simulation(8, cluster=replace(CALM, first_seq_rule="zero"))

@@ -13,6 +13,15 @@ def grow(sim, to: int) -> None:
     sim.cluster.add_partitions("t", to, now=sim.now)
 
 
+def test_a_topic_that_somebody_waits_for_is_asked_for_as_long_as_that_takes():
+    sim = simulation(5, topics={"t": 1}, max_block_s=2000.0)
+    late = sim.send("late", 0)
+    sim.send_every(0, 1.0, 420)
+    sim.at(400.0, lambda: sim.create_topic("late", 1))
+    sim.run_until(sim.all_settled, 500.0)
+    assert late.entry.outcome == "acked"
+
+
 def test_a_partition_that_is_new_is_found_by_one_fresh_look():
     sim = simulation(1, topics={"t": 2})
     sim.send("t", 0)

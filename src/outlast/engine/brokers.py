@@ -144,6 +144,7 @@ class Brokers:
         self._serial += 1
         link.connection = Connection(link.node_id, link.role, self._serial)
         link.ready = False
+        link.throttled_until_s = 0.0  # it was told to the old connection
         link.begun_s = now
         link.used_s = now
         return Connect(link.connection, host, port)

@@ -174,6 +174,10 @@ class Intake:
         """Since when the last topic to be asked for has been waited for."""
         return max((min(t.values()) for t in self._waiters.values()), default=None)
 
+    def wanted_topics(self) -> set[str]:
+        """The topics that somebody waits for."""
+        return set(self._waiters)
+
     def informed(self, found: Collection[str], asked_s: float) -> None:
         """Metadata came, asked for at `asked_s`: wake those whom it answers."""
         for topic, tickets in list(self._waiters.items()):

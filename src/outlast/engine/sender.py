@@ -24,6 +24,7 @@ from outlast.engine.hub import Hub
 from outlast.engine.inflow import Inflow
 from outlast.engine.intake import Intake, Waiting
 from outlast.engine.messages import (
+    Complaint,
     Connection,
     Disconnect,
     Gap,
@@ -99,9 +100,12 @@ class Sender:
 
     def close(self, now: float, *, fail_rest: bool) -> None:
         """Take no more time for lingering; with `fail_rest`, settle everything now."""
-        self.flush(now)
+        lost = sum(batch.count for batch in self.flush(now))
         if not fail_rest:
             return
+        if lost:
+            text = f"{lost} records were not delivered when the producer was closed"
+            self._hub.out.facts.append(Complaint(now, "warning", text))
         why = FailureReason("closed", None, "the producer was closed before it was acknowledged")
         for place in list(self._hub.busy.values()):
             self._hub.settle(place, place.fail_all(why), now)
@@ -304,7 +308,7 @@ class Sender:
             self._changed(change, now)
         found = {change.topic for change in changes if isinstance(change, TopicFound)}
         self._intake.informed(found, pending.sent_s)
-        hub.metadata.expire({topic for topic, _ in hub.busy}, now)
+        hub.metadata.expire({topic for topic, _ in hub.busy} | self._intake.wanted_topics(), now)
 
     def _changed(self, change: Change, now: float) -> None:
         hub = self._hub
