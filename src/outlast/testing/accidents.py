@@ -23,6 +23,7 @@ from outlast.testing.simulation import Simulation
 
 STOPPING_S = 2.3  # a controlled shutdown takes so long (A6)
 AMBUSH_LOOKS = 100
+TOPIC_IDS_VERSION = 10  # of Metadata
 SETTLING_S = 4.0  # healed → every replica is in sync again, also where the death went unnoticed
 
 WEIGHTS = {
@@ -236,15 +237,18 @@ class Accidents:
         others = [name for name in sim.topics if name != "t"]
         if others:
             name = self.rng.choice(others)
+            ids = sim.cluster.settings.api_versions[3][1] >= TOPIC_IDS_VERSION
+            least = 1 if ids else sim.topics[name]  # else nobody could tell that some are gone
             sim.delete_topic(name)
             self._write_to(name)
-            sim.at(sim.now + self.rng.choice([0.0, 0.02, 0.5]), partial(self._make_anew, name))
+            again_s = sim.now + self.rng.choice([0.0, 0.02, 0.5])
+            sim.at(again_s, partial(self._make_anew, name, least))
 
-    def _make_anew(self, name: str) -> None:
+    def _make_anew(self, name: str, least: int) -> None:
         try:
-            self._sim.create_topic(name, self.rng.choice([1, 2, 3]))
+            self._sim.create_topic(name, max(least, self.rng.choice([1, 2, 3])))
         except ValueError:  # no node can take it now
-            self._sim.at(self._sim.now + 0.2, partial(self._make_anew, name))
+            self._sim.at(self._sim.now + 0.2, partial(self._make_anew, name, least))
 
     def _grow(self, _node_id: int) -> None:
         """Only while all are up: a replica placed on a dead node would never lead."""

@@ -22,8 +22,14 @@ from random import Random
 
 from outlast.engine.messages import GapEnd, LeaderChanged
 from outlast.testing.accidents import SETTLING_S, Accidents
+from outlast.testing.application import SimFuture
 from outlast.testing.simulation import Simulation, SimulationError
+from outlast.testing.tale import tell
 from outlast.testing.world import World, draw_world
+
+# A topic that was made anew may refuse some more: brokers that lag may have talked the producer
+# out of the right id, and it takes ten seconds of answers to be convinced again.
+IDENTITY_S = 20.0
 
 
 @dataclass(slots=True)
@@ -45,6 +51,7 @@ class Report:
     virtual_s: float = 0.0
     digest: str = ""
     trace: list[str] = field(default_factory=list)
+    tale: list[str] = field(default_factory=list)  # the same in plain lines; see `tale`
 
     def __str__(self) -> str:
         told = ", ".join(f"{n} {outcome}" for outcome, n in sorted(self.outcomes.items()))
@@ -151,14 +158,23 @@ def _liveness(sim: Simulation, accidents: Accidents) -> None:
     one_by_one_s = sim.application.open_sends * (4 * sim.network.settings.latency_s[1] + 0.05)
     sim.run_until(sim.all_settled, bound_s + one_by_one_s)
     sim.run_for(SETTLING_S)
-    last = [sim.send(*tp) for tp in sim.partitions()]
-    sim.run_until(lambda: all(future.done for future in last), bound_s)
-    for future in last:
-        if not future.acked:
-            raise SimulationError(
-                f"seed {sim.seed}: {future.entry} was sent after all was healed, and failed: "
-                f"{future.failure or future.error}. {sim.ledger.replay}"
-            )
+    sim.application.max_block_s = bound_s  # room for all these records may have to be waited for
+    waiting, give_up_s = sim.partitions(), sim.now + IDENTITY_S
+    while waiting:
+        last = [sim.send(*tp) for tp in waiting]
+        sim.run_until(partial(_all_done, last), bound_s)
+        failed = [future for future in last if not future.acked]
+        for future in failed:
+            if future.entry.topic not in sim.deleted or sim.now > give_up_s:
+                raise SimulationError(
+                    f"seed {sim.seed}: {future.entry} was sent after all was healed, and failed: "
+                    f"{future.failure or future.error}. {sim.ledger.replay}"
+                )
+        waiting = [tp for tp, future in zip(waiting, last, strict=True) if not future.acked]
+
+
+def _all_done(futures: list[SimFuture]) -> bool:
+    return all(future.done for future in futures)
 
 
 def _fill(report: Report, sim: Simulation, accidents: Accidents) -> None:
@@ -173,7 +189,7 @@ def _fill(report: Report, sim: Simulation, accidents: Accidents) -> None:
     report.client_s = client_shares_s(sim)
     report.virtual_s = sim.now
     if sim.trace is not None:
-        report.trace, report.digest = sim.trace, sim.digest()
+        report.trace, report.digest, report.tale = sim.trace, sim.digest(), tell(sim)
 
 
 def failovers(sim: Simulation) -> int:
