@@ -1,11 +1,9 @@
 """A small model of a broker, and every way in which a partition and it can go on from a start.
 
-The client is the real `Partition`. The broker is one log with producer state as Kafka keeps it: per
-producer id the epoch, the next sequence and the last five batches, or one after a restart (S1), or
-nothing after a day without a batch (S12); a producer without state may begin with any sequence
-(S11), or with 0 only. Connections that ended with requests unread are taken late, in order, at any
-later moment (B16). A leader that moves between two nodes takes along what was acknowledged, and any
-part of the rest (S2); what is unread on the node that does not lead is refused when it is read.
+The client is the real `Partition`, the broker is `model_broker`. Connections that ended with
+requests unread are taken late, in order, at any later moment (B16). A leader that moves between two
+nodes takes along what was acknowledged, and any part of the rest (S2); what is unread on the node
+that does not lead is refused when it is read.
 
 `explore` visits each reachable state once. A state is the partition, the broker, the connection
 and the closed connections; the steps from it are all that can happen next. Nothing here draws
@@ -19,9 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from outlast.engine.batch import Attempt, Batch
-from outlast.engine.messages import AttemptState, Connection, Outcome, Role
+from outlast.engine.messages import Connection, Outcome, Role
 from outlast.engine.partition import Partition
 from outlast.engine.queue import FailureReason, Limits
+from outlast.engine.verdict import Verdict, judge
+from tests.engine.model_broker import Broker, Copy
 
 LIMITS = Limits(
     idempotent=True,
@@ -33,85 +33,8 @@ LIMITS = Limits(
     delivery_timeout_s=1000.0,
     unix_offset_s=0.0,
 )
-CACHE = 5
-SEQUENCES = 2**31  # the broker's own arithmetic, not the engine's
 DAY_S = 86_400.0
 FIRST_ID = 7000
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A batch on its way: what the broker reads."""
-
-    batch: int
-    producer_id: int
-    epoch: int
-    sequence: int
-    count: int
-
-
-@dataclass
-class Producer:
-    """What the broker keeps of one producer id."""
-
-    epoch: int
-    next_sequence: int
-    cache: list[tuple[int, int]] = field(default_factory=list)  # sequence, offset
-
-
-@dataclass
-class Broker:
-    """One partition's log and what its leader knows of producers."""
-
-    first_any: bool = True  # the rule for a producer without state
-    log: list[Copy] = field(default_factory=list)
-    committed: int = 0  # so many batches survive whatever happens
-    producers: dict[int, Producer] = field(default_factory=dict)
-
-    def take(self, copy: Copy) -> tuple[int, int]:
-        """Error code and offset."""
-        known = self.producers.get(copy.producer_id)
-        if known is None:
-            if copy.sequence != 0 and not self.first_any:
-                return 45, -1
-            known = self.producers[copy.producer_id] = Producer(copy.epoch, copy.sequence)
-        if copy.epoch < known.epoch:
-            return 47, -1
-        if copy.epoch > known.epoch:
-            if copy.sequence != 0:
-                return 45, -1
-            known.epoch, known.next_sequence, known.cache = copy.epoch, 0, []
-        for sequence, offset in known.cache:
-            if sequence == copy.sequence:
-                return 0, offset
-        if copy.sequence != known.next_sequence:
-            return 45, -1
-        self.log.append(copy)
-        self._remember(copy, len(self.log) - 1)
-        return 0, len(self.log) - 1
-
-    def _remember(self, copy: Copy, offset: int) -> None:
-        known = self.producers.setdefault(copy.producer_id, Producer(copy.epoch, 0))
-        if copy.epoch > known.epoch:
-            known.epoch, known.cache = copy.epoch, []
-        known.next_sequence = (copy.sequence + copy.count) % SEQUENCES
-        known.cache = [*known.cache, (copy.sequence, offset)][-CACHE:]
-
-    def restart(self) -> None:
-        """Only the last batch of each producer is remembered (S1)."""
-        for known in self.producers.values():
-            known.cache = known.cache[-1:]
-
-    def truncate(self, length: int) -> None:
-        """Another replica leads: it has so many batches, and its state is what they tell."""
-        del self.log[length:]
-        self.producers.clear()
-        for offset, copy in enumerate(self.log):
-            self._remember(copy, offset)
-
-    def batches(self) -> list[int]:
-        """The log, by numbers of batches."""
-        return [copy.batch for copy in self.log]
 
 
 @dataclass
@@ -128,6 +51,7 @@ class Allowed:
     moves: int = 0  # the leader, with a part of what is not acknowledged
     fences: int = 0  # 59: the broker knows no such producer
     days: int = 0  # nothing was under way, and the broker has forgotten us
+    forgets: int = 0  # the broker forgets us at once, and takes no first sequence but 0
 
     @property
     def failures(self) -> bool:
@@ -186,6 +110,8 @@ class World:
                     yield words, lambda w, n=served, k=kept: w.move(n, k)
         if may.days and not self.pipe and not self.closed and not self._unsure():
             yield "a day", World.day
+        if may.forgets and not self.broker.first_any and not self.closed and not self._unsure():
+            yield "forget", World.forget
         if may.restarts:
             yield "restart", World.restart
         if may.expiries and any(b.result is None for b in self.batches):
@@ -266,6 +192,12 @@ class World:
         self.broker.producers.clear()
         self.now += DAY_S
 
+    def forget(self) -> None:
+        """Deleted records take a producer's state with them."""
+        self.allowed.forgets -= 1
+        self.forgot = True
+        self.broker.producers.clear()
+
     def move(self, served: int, kept: int) -> None:
         """The other node leads. What the old leader had appended by then is told with its offset
         (S2), what it had not is refused; so much of what nobody acknowledged is kept.
@@ -293,30 +225,29 @@ class World:
     def _answer(self, copy: Copy, code: int, offset: int) -> None:
         """As `answers.py` has it."""
         partition, batch = self.partition, self.batches[copy.batch]
+        told = judge(code, offset, records=copy.count)
         asked = partition.is_asked(batch)
-        if code == 0:
+        if told.verdict is Verdict.DELIVERED:
             self.broker.committed = max(self.broker.committed, offset + 1)
             partition.accept(batch, offset, -1, self.now)
-        elif code == 7:
-            partition.refuse(batch, AttemptState.DOUBTFUL, "7", offset)
-        elif offset >= 0:
-            if asked:
-                partition.void()
-            partition.refuse(batch, AttemptState.DOUBTFUL, str(code), offset)
-        elif not asked and not partition.is_head(batch):
-            partition.refuse(batch, AttemptState.REFUSED, str(code), -1)
-        elif code == 45:
-            partition.deny(batch, "45")
-        elif code == 19:
-            partition.refuse(batch, AttemptState.REFUSED, "19", -1)
-        elif asked or code == 6:
+            return
+        numbers = told.verdict is Verdict.RESEQUENCE and not told.fresh_producer_id
+        if asked and not (numbers or told.stall or told.verdict is Verdict.RETRY):
             partition.void()
-            partition.refuse(batch, AttemptState.REFUSED, str(code), -1)
-        elif code in (47, 59):
-            partition.lose_producer(batch, str(code))
-        else:
-            no = FailureReason("broker", code, "no")
-            partition.fail(batch, AttemptState.REFUSED, str(code), no)
+        if not asked and not partition.is_head(batch):
+            partition.refuse(batch, told.state, told.name, offset)
+            return
+        match told.verdict:
+            case Verdict.REFRESH | Verdict.RETRY | Verdict.UNSURE:
+                partition.refuse(batch, told.state, told.name, offset)
+            case Verdict.RESEQUENCE if numbers:
+                partition.deny(batch, told.name)
+            case _ if asked:
+                partition.refuse(batch, told.state, told.name, offset)
+            case Verdict.RESEQUENCE:
+                partition.lose_producer(batch, told.name)
+            case _:
+                partition.fail(batch, told.state, told.name, FailureReason("broker", code, "no"))
 
     # --- what must hold ---
 

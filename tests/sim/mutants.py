@@ -31,12 +31,21 @@ class Edit:
     old: str
     new: str
 
-    def function(self) -> FunctionType:
-        """What is changed: under its properties, static methods and caches."""
+    def named(self) -> Any:
+        """What stands under the name."""
         module, *names = self.where.split(".")
         found: Any = import_module(f"{ENGINE}.{module}")
         for name in names:
             found = vars(found)[name]
+        return found
+
+    def forget(self) -> None:
+        """What was cached of it."""
+        getattr(self.named(), "cache_clear", lambda: None)()
+
+    def function(self) -> FunctionType:
+        """What is changed: under its properties, static methods and caches."""
+        found = self.named()
         found = getattr(found, "fget", None) or getattr(found, "__func__", found)
         found = inspect.unwrap(found)
         assert isinstance(found, FunctionType)
@@ -97,15 +106,18 @@ class Story:
     test: str
     arguments: tuple[Any, ...] = ()
 
+    def function(self) -> Callable[..., None]:
+        """The test itself; it can be called with the arguments."""
+        found: Any = import_module(f"tests.{self.module}")
+        group, _, name = self.test.rpartition(".")
+        test = getattr(getattr(found, group)() if group else found, name)
+        inspect.signature(test).bind(*self.arguments)
+        assert callable(test)
+        return test
+
     def __call__(self) -> str:
         """What was found is the test's own complaint."""
-        found: Any = import_module(f"tests.{self.module}")
-        if "." in self.test:
-            group, _, name = self.test.partition(".")
-            test: Callable[..., None] = getattr(getattr(found, group)(), name)
-        else:
-            test = getattr(found, self.test)
-        test(*self.arguments)
+        self.function()(*self.arguments)
         return ""
 
 
@@ -129,15 +141,19 @@ class Mutant:
         codes = [edit.code() for edit in self.edits]
         right = [function.__code__ for function in functions]
         try:
-            for function, code in zip(functions, codes, strict=True):
+            for edit, function, code in zip(self.edits, functions, codes, strict=True):
                 function.__code__ = code
+                edit.forget()
             yield
         finally:
-            for function, code in zip(functions, right, strict=True):
+            for edit, function, code in zip(self.edits, functions, right, strict=True):
                 function.__code__ = code
+                edit.forget()
 
     def caught(self) -> str:
         """How it was noticed, or ''. The engine's own asserts count: they are there for this."""
+        if isinstance(self.caught_by, Story):
+            self.caught_by.function()  # a test that is not there would catch anything
         with self.planted():
             try:
                 return self.caught_by()
