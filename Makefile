@@ -6,13 +6,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format docs java clean
+SEEDS ?= 1:20000
+JOBS ?= 1
+
+.PHONY: help demo simulate test test-fast lint format docs java clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: $(VENV)/.user ## a 3-broker mock cluster, a leader killed under load, a gap report
 	$(BIN)/outlast demo
+
+simulate: $(VENV)/.user ## random failovers on a virtual clock (SEEDS=1:20000 JOBS=1)
+	$(BIN)/outlast simulate --seeds $(SEEDS) --jobs $(JOBS)
 
 test: lint java ## lint and all tests, those on a real Apache Kafka included
 	$(BIN)/python -m pytest

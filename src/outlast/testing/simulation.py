@@ -120,7 +120,7 @@ class Simulation(Story):
             client_id=settings.client_id,
         )
         self.sender = Sender(settings, self.stream("engine"), 0.0, UNIX_OFFSET_S)
-        self.ledger = Ledger(f"Replay: python -m outlast.testing.simulation --seed {seed} --trace")
+        self.ledger = Ledger(f"Replay: outlast simulate --seed {seed} --trace")
         self.application = Application(
             self.sender,
             self.ledger,
