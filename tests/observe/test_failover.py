@@ -14,12 +14,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 
 from outlast import KafkaProducer
-from outlast.engine.messages import GapOutcome
+from outlast.engine.messages import GapOutcome, StallEnd
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.server import ClusterServer
 
 TOPIC, PARTITIONS, DETECT_S = "orders", 3, 1.5
 SECONDS = "outlast_partition_gap_seconds_total"
+STALLED = "outlast_partition_stalled_seconds_total"
 
 
 def wait_for(condition: Callable[[], object], limit_s: float = 10.0) -> None:
@@ -29,13 +30,15 @@ def wait_for(condition: Callable[[], object], limit_s: float = 10.0) -> None:
         time.sleep(0.01)
 
 
-def test_metrics_spans_and_log_tell_of_the_same_gaps(caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_spans_and_log_tell_of_the_same_gaps_and_stalls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, logger="outlast")
     registry, exporter, provider = CollectorRegistry(), InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
-    def seconds(partition: int) -> float | None:
-        return registry.get_sample_value(SECONDS, {"topic": TOPIC, "partition": str(partition)})
+    def seconds(partition: int, name: str = SECONDS) -> float | None:
+        return registry.get_sample_value(name, {"topic": TOPIC, "partition": str(partition)})
 
     cluster = MockCluster(3, settings=ClusterSettings(detect_s=DETECT_S), rng=random.Random(1))
     with ClusterServer(cluster) as server:
@@ -46,7 +49,8 @@ def test_metrics_spans_and_log_tell_of_the_same_gaps(caplog: pytest.LogCaptureFi
         try:
             for partition in range(PARTITIONS):
                 producer.send(TOPIC, b"before", partition=partition).get(10)
-            assert [seconds(p) for p in range(PARTITIONS)] == [0.0] * PARTITIONS
+            for name in (SECONDS, STALLED):
+                assert [seconds(p, name) for p in range(PARTITIONS)] == [0.0] * PARTITIONS
             killed, _ = server.leader(TOPIC, 0)
             hit = [p for p in range(PARTITIONS) if server.leader(TOPIC, p)[0] == killed]
             server.kill(killed)
@@ -66,6 +70,16 @@ def test_metrics_spans_and_log_tell_of_the_same_gaps(caplog: pytest.LogCaptureFi
         own = [gap.duration_s for gap in gaps if gap.partition == partition]
         assert seconds(partition) == pytest.approx(sum(own))
         assert all(duration_s > DETECT_S / 2 for duration_s in own)
+    # acks=all of the other partitions wait for the dead follower meanwhile
+    stalls = producer.stalls()
+    assert sorted(stall.partition for stall in stalls) == [
+        p for p in range(PARTITIONS) if p not in hit
+    ]
+    for stall in stalls:
+        assert stall.ended_by is StallEnd.ACK
+        assert stall.duration_s > DETECT_S / 2
+        assert seconds(stall.partition, STALLED) == pytest.approx(stall.duration_s)
+    assert [seconds(partition, STALLED) for partition in hit] == [0.0] * len(hit)
     assert registry.get_sample_value(
         "outlast_records_total", {"topic": TOPIC, "result": "acked"}
     ) == (2 * PARTITIONS)
@@ -96,3 +110,6 @@ def test_metrics_spans_and_log_tell_of_the_same_gaps(caplog: pytest.LogCaptureFi
         assert ["takes no records since" in line for line in own_lines] == [True, False]
         assert "trace_id" in own_lines[0]
         assert "takes records again" in own_lines[1]
+    for stall in stalls:
+        own_lines = [line for line in lines if line.startswith(f"{TOPIC}-{stall.partition} ")]
+        assert [line.split()[1] for line in own_lines] == ["stalls", "is"]
