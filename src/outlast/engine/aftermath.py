@@ -40,7 +40,7 @@ class Aftermath:
                         tp, leader=leader.node_id, leader_epoch=leader.epoch, now=now
                     )
                 )
-            else:
+            elif not hub.recorder.heard(tp, answered_s):
                 self._greet(leader.node_id, now)
         if idle and now >= self._look_s:
             self._look_s = now + LOOK_S

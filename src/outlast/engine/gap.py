@@ -268,6 +268,11 @@ class GapRecorder:
         """Whether the partition has a gap now."""
         return tp in self._open
 
+    @property
+    def any_open(self) -> bool:
+        """Whether any partition has a gap now."""
+        return bool(self._open)
+
     def open_partitions(self) -> list[TopicPartition]:
         """The partitions that have a gap now, in order of opening."""
         return list(self._open)
@@ -287,7 +292,11 @@ class GapRecorder:
         """
         gap = self._open[tp]
         same = (leader, leader_epoch) == (gap.old_leader, gap.old_leader_epoch)
-        return answered_s >= gap.begin_s and (not same or gap.cause in _CONNECTION)
+        return self.heard(tp, answered_s) and (not same or gap.cause in _CONNECTION)
+
+    def heard(self, tp: TopicPartition, answered_s: float) -> bool:
+        """Whether a node whose last answer came then has answered since the open gap began."""
+        return answered_s >= self._open[tp].begin_s
 
     def waiting(self, tp: TopicPartition) -> int:
         """Batches that met the open gap and are not settled."""

@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kafka.errors import MessageSizeTooLargeError
@@ -72,7 +72,8 @@ class Intake:
         size_bytes = record_bytes_max(key, value, headers)
         if partition is None:
             if key is None:
-                partition = self._hub.sticky.choose(topic, partitions, size_bytes)
+                free = self._free(topic, partitions) if self._hub.recorder.any_open else partitions
+                partition = self._hub.sticky.choose(topic, free, size_bytes)
             else:
                 partition = keyed_partition(key, partitions)
         tp = (topic, partition)
@@ -105,6 +106,13 @@ class Intake:
                 self._hub.compress(batch)
             self._hub.sticky.batch_left(topic, partition)
         return batch
+
+    def _free(self, topic: str, partitions: Sequence[int]) -> Sequence[int]:
+        """The partitions that no gap holds up, all if it holds up all: a record that may go
+        anywhere need not wait.
+        """
+        held_up = self._hub.recorder.open
+        return tuple(p for p in partitions if not held_up((topic, p))) or partitions
 
     def _wait_for_room(self, tp: tuple[str, int], charge_bytes: int, ticket: int) -> Waiting:
         if charge_bytes > self._hub.accumulator.limit_bytes:
