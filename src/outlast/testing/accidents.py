@@ -22,7 +22,7 @@ from outlast.testing import faults
 from outlast.testing.simulation import Simulation
 
 STOPPING_S = 2.3  # a controlled shutdown takes so long (A6)
-AMBUSH_LOOKS = 100
+PATIENCE_S = (0.05, 0.5)  # an ambush in which nothing comes by is given up
 TOPIC_IDS_VERSION = 10  # of Metadata
 SETTLING_S = 4.0  # healed → every replica is in sync again, also where the death went unnoticed
 
@@ -60,13 +60,35 @@ NEVER = (10, 17, 29, 32, 42, 76, 87)
 IN_DOUBT = (-1, 7, 20)
 
 
+class _Ambush:
+    """An accident that waits until a connection owes so many answers."""
+
+    __slots__ = ("owed", "sprung")
+
+    def __init__(self, owed: int) -> None:
+        self.owed = owed
+        self.sprung = False
+
+
 class Accidents:
     """The accidents of one run. `burst(partition, records, topic)` sends some records."""
 
-    __slots__ = ("_all_up_s", "_burst", "_cures", "_ended", "_node_id", "_sim", "rng", "struck")
+    __slots__ = (
+        "_all_up_s",
+        "_ambushes",
+        "_burst",
+        "_cures",
+        "_ended",
+        "_node_id",
+        "_sim",
+        "rng",
+        "struck",
+    )
 
     def __init__(self, sim: Simulation, burst: Callable[[int | None, int, str], None]) -> None:
         self._sim = sim
+        self._ambushes: list[_Ambush] = []
+        sim.network.watch = self._look
         self._burst = burst
         self._cures: dict[int, Callable[[int], None]] = {}  # by node, while it is in trouble
         self._node_id = 1
@@ -80,16 +102,28 @@ class Accidents:
 
     # --- when ---
 
-    def lie_in_wait(self, patience: int = AMBUSH_LOOKS) -> None:
-        """Strike when something is under way."""
-        sim, rng = self._sim, self.rng
-        node_id, owed = max(sim.network.unanswered().items(), key=lambda n: n[1], default=(1, 0))
-        if patience and owed < rng.choice([1, 3, 5, 5]):
-            again_s = sim.now + rng.uniform(0.5, 3.0) * sim.network.settings.latency_s[0]
-            sim.at(again_s, partial(self.lie_in_wait, patience - 1))
-        else:
-            self._node_id = node_id
-            self.happen()
+    def lie_in_wait(self) -> None:
+        """Strike when something is under way, or if nothing will be."""
+        ambush = _Ambush(self.rng.choice([1, 3, 5, 5]))
+        self._ambushes.append(ambush)
+        at_s = self._sim.now + self.rng.uniform(*PATIENCE_S)
+        self._sim.at(at_s, partial(self._spring, ambush, self._node_id))
+
+    def _look(self, node_id: int, owed: int) -> None:
+        """A Produce request has left; its node now owes so many answers on that connection."""
+        for ambush in [a for a in self._ambushes if a.owed <= owed]:
+            self._ambushes.remove(ambush)
+            delay_s = self.rng.uniform(0.0, 3 * self._sim.network.settings.latency_s[1])
+            self._sim.at(self._sim.now + delay_s, partial(self._spring, ambush, node_id))
+
+    def _spring(self, ambush: _Ambush, node_id: int) -> None:
+        if ambush.sprung:
+            return
+        ambush.sprung = True
+        with suppress(ValueError):  # it was seen already
+            self._ambushes.remove(ambush)
+        self._node_id = node_id
+        self.happen()
 
     def happen(self) -> None:
         """One more accident, drawn by weight."""

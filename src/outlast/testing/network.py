@@ -105,6 +105,7 @@ class SimNetwork:
         "events",
         "requests",
         "settings",
+        "watch",
     )
 
     def __init__(
@@ -119,6 +120,7 @@ class SimNetwork:
         self.settings = settings
         self.client_id = client_id
         self.events: deque[Event] = deque()
+        self.watch: Callable[[int, int], None] | None = None  # (node, Produce requests it owes)
         self.requests: list[WireRequest] = []
         self.connects: list[WireConnect] = []
         self._cluster = cluster
@@ -232,13 +234,6 @@ class SimNetwork:
             for link in self._conns.values()
             for pipe in (link.to_broker, link.to_client)
         )
-
-    def unanswered(self) -> dict[int, int]:
-        """By node: Produce requests that one connection owes the answers of, at most."""
-        owed: dict[int, int] = {}
-        for link in self._links.values():
-            owed[link.node_id] = max(owed.get(link.node_id, 0), link.owed)
-        return owed
 
     def cut(self, node_id: int, now: float) -> None:
         """From now on nothing passes to or from this node, and nobody is told."""
@@ -400,7 +395,10 @@ class SimNetwork:
         self.requests.append(record)
         if request.expect_response():
             link.waiting.append(record)
-            link.owed += record.api_key == PRODUCE
+            if record.api_key == PRODUCE:
+                link.owed += 1
+                if self.watch is not None:
+                    self.watch(link.node_id, link.owed)
         self._put(link, link.to_broker, partial(self._arrived, link, record), now)
 
     def _forget(self, link: Link, now: float, *, given_up: bool) -> None:
