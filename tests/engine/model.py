@@ -42,7 +42,8 @@ class Allowed:
     """How often each accident may still happen."""
 
     losses: int = 0
-    restarts: int = 0
+    restarts: int = 0  # only the cache shrinks: harsher than a broker, so once at most
+    crashes: int = 0  # the connection ends and what nobody read is gone; leads again afterwards
     refusals: int = 0  # 6 without an offset
     moments: int = 0  # 19: says nothing about the batch
     stalls: int = 0  # 7 with an offset: in the log, not safe
@@ -103,6 +104,9 @@ class World:
                 yield f"lose after {served}", lambda w, n=served: w.lose(n)
         for index in range(len(self.closed)):
             yield f"late {index}", lambda w, n=index: w.take_late(n)
+        if may.crashes:
+            for served in range(len(self.pipe) + 1):
+                yield f"crash after {served}", lambda w, n=served: w.crash(n)
         if may.moves:
             for served in range(len(self.pipe) + 1):
                 for kept in range(len(self.broker.log) - self.broker.committed + served + 1):
@@ -179,6 +183,16 @@ class World:
             self.broker.take(copy)
         if not copies:
             del self.closed[index]
+
+    def crash(self, served: int) -> None:
+        """The node comes back with a cache of one, and leads at another epoch."""
+        self.allowed.crashes -= 1
+        self.allowed.losses += 1
+        self.lose(served)
+        self.closed = [(node, copies) for node, copies in self.closed if node != self.node]
+        self.forgot = True
+        self.broker.restart()
+        self.epoch += 1
 
     def restart(self) -> None:
         self.allowed.restarts -= 1

@@ -28,6 +28,8 @@ STARTS: dict[str, tuple[int, Allowed, dict]] = {
     "a day": (3, Allowed(refusals=2, days=1, losses=1), {}),
     "forgotten": (3, Allowed(forgets=1, losses=1), {"first_any": False}),
     "two restarts": (3, Allowed(losses=2, restarts=2), {}),
+    "crashes": (4, Allowed(losses=1, crashes=2), {}),
+    "crashes and moves": (3, Allowed(crashes=1, moves=1, stalls=1), {}),
     "move after losses": (2, Allowed(losses=2, restarts=1, moves=1), {}),
     "last numbers": (3, Allowed(losses=2, expiries=1), LAST),
     "final": (3, Allowed(losses=1, restarts=1, finals=1), {}),

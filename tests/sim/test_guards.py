@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 from outlast.engine.messages import ConnectionLost, Role
 from outlast.testing.faults import CutAfter, Error
@@ -133,3 +135,55 @@ def test_a_question_does_not_wait_behind_a_produce():
     assert first.entry.taken_at is not None, "its partitions are known"
     sim.run_until(sim.all_settled, 30.0)
     assert sim.check().failed == 0
+
+
+def test_a_deaf_connection_of_a_healthy_leader_is_given_up():
+    """Nothing passes on it any more, and nobody is told; another connection would do."""
+    sim = simulation(8, topics={"t": 1}, request_timeout_ms=20_000)
+    load(sim, interval_s=0.02, count=200)
+    sim.run_for(1.0)
+    [line] = [c for c in sim.network.standing() if c.role is Role.OPEN]
+    sim.network.deafen(line)
+    sim.run_until(sim.all_settled, 60.0)
+    assert sim.check().failed == 0
+    [gap] = sim.gaps()
+    assert gap.begin_s + gap.duration_s <= 1.0 + 2.5
+
+
+def test_one_in_flight_is_one_in_flight():
+    """Of the whole connection, not of each partition."""
+    sim = simulation(
+        9,
+        nodes=1,
+        topics={"t": 2},
+        enable_idempotence=False,
+        max_in_flight_requests_per_connection=1,
+    )
+    for partition in (0, 1):  # the second becomes due while the first is on its way
+        sim.send_every(partition, 0.003, 50, start_s=0.5 + 0.0004 * partition)
+    sim.run_until(sim.all_settled, 30.0)
+    sim.check()
+    sent = {(a.sent_at, a.ended_at) for p in (0, 1) for a in attempts_of(sim, p)}
+    assert all(b[0] >= a[1] for a, b in pairwise(sorted(sent)))
+
+
+def test_a_request_holds_no_more_than_allowed():
+    """Batches of 700 bytes, one from each of six partitions, and 1 500 bytes a request."""
+    sim = simulation(10, nodes=1, topics={"t": 6}, max_request_size=1500, batch_size=700)
+    for partition in range(6):
+        sim.send("t", partition, size_bytes=600)
+    sim.run_until(sim.all_settled, 30.0)
+    sim.check()
+    together = Counter(id(a.request) for p in range(6) for a in attempts_of(sim, p))
+    assert max(together.values()) == 2
+
+
+def test_an_election_does_not_use_retries_up():
+    sim = simulation(11, topics={"t": 1}, retries=3, cluster=replace(CALM, detect_s=0.1))
+    load(sim, interval_s=0.02, count=100)
+    fault = Error(code=20, topic="t", times=2)  # two that count, one less than allowed
+    sim.at(0.5, lambda: sim.cluster.faults.append(fault))
+    sim.at(1.0, lambda: sim.cluster.faults.append(Error(code=6, topic="t", until_s=3.0)))
+    sim.run_until(sim.all_settled, 30.0)
+    assert sim.check().failed == 0
+    assert fault.used == 2
