@@ -88,9 +88,8 @@ def test_all_at_once(behind_a_name: MakeSim, hang: bool, nodes: int) -> None:
         [text] = told(sim)
         assert "kafka.test:9092" in text
     print(f"\nflowing after at most {max(times):.3f} s")
-    assert max(times) <= FLOWING_S
-    if not hang:
-        assert max(times) <= 2 * BACKOFF_S
+    # a connect that hangs at an old address is given up as soon as a new one is named
+    assert max(times) <= 2 * BACKOFF_S
 
 
 def test_one_by_one_under_load(behind_a_name: MakeSim) -> None:

@@ -39,6 +39,7 @@ from outlast.engine.messages import (
 from outlast.engine.metadata import (
     Change,
     LeaderChange,
+    Node,
     PartitionGone,
     TopicFound,
     TopicRecreated,
@@ -296,6 +297,7 @@ class Sender:
     def _informed(self, link: Link, pending: Pending, response: Any, now: float) -> None:
         hub = self._hub
         alive = hub.metadata.alive
+        before = dict(hub.metadata.nodes)
         changes = hub.metadata.merge(response, link.node_id, now)
         hub.out.facts.append(MetadataRefreshed(now, link.node_id, now - pending.sent_s, True))
         hub.out.commands += hub.inquiries.metadata_ended(link, True, now)
@@ -303,12 +305,28 @@ class Sender:
         self._tell_gaps_who_leads(response, pending.sent_s, now)
         for node_id in sorted(hub.metadata.alive - alive):
             hub.brokers.revive(node_id, now)
+        self._follow_addresses(before, now)
         hub.brokers.forget_all_but(hub.metadata.nodes)
         for change in changes:
             self._changed(change, now)
         found = {change.topic for change in changes if isinstance(change, TopicFound)}
         self._intake.informed(found, pending.sent_s)
         hub.metadata.expire({topic for topic, _ in hub.busy} | self._intake.wanted_topics(), now)
+
+    def _follow_addresses(self, before: Mapping[int, Node], now: float) -> None:
+        """Nodes that have another address: connections to the old one are given up, unless they
+        work and have something unanswered. Who lives there now may be another node.
+        """
+        nodes = self._hub.metadata.nodes
+        for link in self._hub.brokers:
+            old, new = before.get(link.node_id), nodes.get(link.node_id)
+            if old is None or new is None or (old.host, old.port) == (new.host, new.port):
+                continue
+            if not link.down and not link.pending:
+                self._close(link)
+            if link.down:
+                link.failures = 0
+                link.retry_s = now
 
     def _changed(self, change: Change, now: float) -> None:
         hub = self._hub
