@@ -32,9 +32,8 @@ class OutlastError(Exception):
 class ConfigurationError(OutlastError, kafka_errors.KafkaConfigurationError, ValueError):  # type: ignore[misc]
     """A setting is unknown, its value is not allowed, or two settings exclude each other."""
 
-    __str__ = (
-        Exception.__str__
-    )  # kafka-python's puts the class name first: seen twice in a traceback
+    # kafka-python's puts the class name first: a traceback would have it twice
+    __str__ = Exception.__str__
 
 
 class ConfigurationTypeError(ConfigurationError, TypeError):
@@ -48,9 +47,13 @@ class MissingCodecError(ConfigurationError, RuntimeError):
 class BlockedError(OutlastError, kafka_errors.KafkaTimeoutError):  # type: ignore[misc]
     """A call that may wait (send, flush, partitions_for) has waited as long as it may."""
 
+    __str__ = Exception.__str__
+
 
 class ClosedError(OutlastError, kafka_errors.IllegalStateError):  # type: ignore[misc]
     """The producer is closed and takes no more records."""
+
+    __str__ = Exception.__str__
 
 
 class DeliveryError(OutlastError):
