@@ -191,3 +191,41 @@ def network_thread_cpu_s() -> float:
     (thread,) = (t for t in threading.enumerate() if t.name.endswith("-network-thread"))
     (times,) = (t for t in psutil.Process().threads() if t.id == thread.native_id)
     return times.user_time + times.system_time
+
+
+def test_a_partition_without_a_leader_for_longer_than_the_delivery_time_out(
+    server: ClusterServer,
+) -> None:
+    """Its expired records fail truthfully, no other partition notices, and it works again."""
+    with KafkaProducer(
+        bootstrap_servers=server.bootstrap,
+        metrics_registry=None,
+        delivery_timeout_ms=1500,
+        request_timeout_ms=1000,
+    ) as producer:
+        for partition in range(6):
+            producer.send(TOPIC, b"first", partition=partition).get(timeout=20)
+        begun_s = time.monotonic()
+        until_s = begun_s + 4.0
+        server.call(
+            lambda cluster, _: cluster.faults.extend(
+                [
+                    MetadataLeaderless(topic=TOPIC, partition=0, until_s=until_s),
+                    deny(until_s),
+                ]
+            )
+        )
+        with Load(producer, 6, interval_s=0.02) as load:
+            until(lambda: time.monotonic() > until_s + 0.5, "the leader's return")
+        producer.flush(timeout=20)
+        last = [producer.send(TOPIC, b"last", partition=p) for p in range(6)]
+        assert all(future.get(timeout=5).offset >= 0 for future in last)
+    failed = [future.exception for future in load.futures if future.failed()]
+    assert len(failed) > 30
+    assert {error.topic_partition.partition for error in failed} == {0}
+    assert {error.outcome.value for error in failed} <= {"never sent", "not accepted"}
+    kept = {record.value for record in server.records(TOPIC, 0)}
+    assert b"last" in kept
+    assert len(server.records(TOPIC, 0)) == 2 + sum(
+        future.succeeded() and future.value.partition == 0 for future in load.futures
+    )
