@@ -12,6 +12,7 @@ ends, the outcome when all that met it are settled.
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 
 from outlast.engine.gap_state import OpenGap, TopicPartition
 from outlast.engine.messages import (
@@ -267,6 +268,10 @@ class GapRecorder:
     def open(self, tp: TopicPartition) -> bool:
         """Whether the partition has a gap now."""
         return tp in self._open
+
+    def ended_s(self, tp: TopicPartition) -> float:
+        """When the partition's last gap ended; long ago if it had none."""
+        return self._ended_at.get(tp, -inf)
 
     @property
     def any_open(self) -> bool:

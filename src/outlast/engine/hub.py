@@ -204,6 +204,7 @@ class Hub:
     def stalled(self, place: Partition, node_id: int, sent_s: float, now: float) -> None:
         """The leader lives and owes an ack. While a gap is open that changes nothing."""
         if self.settings.acks != 0 and not self.recorder.open(place.tp):
+            sent_s = max(sent_s, self.recorder.ended_s(place.tp))  # what came before was the gap's
             self.tell(self.stalls.alive(place.tp, node_id=node_id, sent_s=sent_s, now=now))
 
     # --- leaders --------------------------------------------------------------------------------

@@ -66,6 +66,26 @@ class Intake:
             ValueError: the topic has no such partition.
             MessageSizeTooLargeError: the record alone is larger than the whole buffer.
         """
+        try:
+            got = self._append(topic, partition, key, value, headers, timestamp_ms, now, ticket)
+        except Exception:
+            self._forget(ticket)  # nobody will ask with it again
+            raise
+        if isinstance(got, Waiting) and got.final:
+            self._forget(ticket)
+        return got
+
+    def _append(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+        now: float,
+        ticket: int,
+    ) -> Batch | Waiting:
         partitions = self._hub.metadata.partitions(topic)
         if partitions is None:
             return self._wait_for_topic(topic, now, ticket)
@@ -161,9 +181,14 @@ class Intake:
 
     def cancel_wait(self, ticket: int, now: float) -> None:
         """The caller gave up waiting: `send()` raises. If its partition has a gap, that is why."""
-        tp = self._wanted.pop(ticket, None)
+        tp = self._wanted.get(ticket)
         if tp is not None:
             self._hub.tell(self._hub.recorder.send_refused(tp, now))
+        self._forget(ticket)
+
+    def _forget(self, ticket: int) -> None:
+        """Its place in the queue and the room that was kept for it go to others."""
+        self._wanted.pop(ticket, None)
         for granted in self._hub.accumulator.cancel(ticket):
             self._hub.out.completions.append(Granted(granted))
         for topic, tickets in list(self._waiters.items()):

@@ -35,12 +35,13 @@ class _Open:
 class StallRecorder:
     """The stalls of one producer: at most one open per partition, the last `limit` to look at."""
 
-    __slots__ = ("_ended", "_next_number", "_open", "_tick_at", "_unix")
+    __slots__ = ("_ended", "_ended_at", "_next_number", "_open", "_tick_at", "_unix")
 
     def __init__(self, unix_offset_s: float, limit: int = 1000) -> None:
         self._unix = unix_offset_s
         self._open: dict[TopicPartition, _Open] = {}
         self._ended: deque[Stall] = deque(maxlen=limit)
+        self._ended_at: dict[TopicPartition, float] = {}
         self._next_number = 1
         self._tick_at = 0.0
 
@@ -68,12 +69,15 @@ class StallRecorder:
         ended = self._snapshot(tp, end_s, reason)
         del self._open[tp]
         self._ended.append(ended)
+        self._ended_at[tp] = end_s
         return [StallEnded(now, ended)]
 
     def alive_s(self, tp: TopicPartition) -> float | None:
-        """The leader's last sign of life in an open stall: a gap that follows begins there."""
+        """The leader's last sign of life in an open stall, or when the last one ended: a gap that
+        follows begins no earlier.
+        """
         stall = self._open.get(tp)
-        return None if stall is None else stall.alive_s
+        return self._ended_at.get(tp) if stall is None else stall.alive_s
 
     def close(self, now: float) -> list[Fact]:
         """The producer is closed."""

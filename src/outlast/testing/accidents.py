@@ -22,6 +22,7 @@ from outlast.testing import faults
 from outlast.testing.simulation import Simulation
 
 STOPPING_S = 2.3  # a controlled shutdown takes so long (A6)
+LONGEST_PAUSE_S = 3.0  # of the driver
 PATIENCE_S = (0.05, 0.5)  # an ambush in which nothing comes by is given up
 TOPIC_IDS_VERSION = 10  # of Metadata
 SETTLING_S = 4.0  # healed → every replica is in sync again, also where the death went unnoticed
@@ -57,6 +58,7 @@ WEIGHTS = {
 ELSEWHERE = (3, 5, 6, 9, 56, 74, 75, 100, 103)
 NOT_NOW = (2, 8, 14, 15, 16, 19, 51, 89)
 NEVER = (10, 17, 29, 32, 42, 76, 87)
+NUMBERING = (47, 49, 90)
 IN_DOUBT = (-1, 7, 20)
 
 
@@ -213,7 +215,7 @@ class Accidents:
         self._fault(faults.Slow(delay_s, node=node_id, until_s=self._until_s(1.0)))
 
     def _error(self, _node_id: int) -> None:
-        code = self.rng.choice(self.rng.choice([ELSEWHERE, NOT_NOW, NEVER, IN_DOUBT]))
+        code = self.rng.choice(self.rng.choice([ELSEWHERE, NOT_NOW, NEVER, NUMBERING, IN_DOUBT]))
         fault = faults.Error
         if code in IN_DOUBT and self.rng.random() < 0.7:
             fault = faults.ErrorAfter  # type: ignore[assignment]
@@ -300,7 +302,7 @@ class Accidents:
     # --- this process ---
 
     def _pause_driver(self, _node_id: int) -> None:
-        self._sim.pause_driver(self.rng.choice([0.02, 0.3, 3.0]))
+        self._sim.pause_driver(self.rng.choice([0.02, 0.3, LONGEST_PAUSE_S]))
 
     # --- helpers ---
 

@@ -21,8 +21,9 @@ from math import inf
 from random import Random
 
 from outlast.engine.messages import GapEnd, LeaderChanged
-from outlast.testing.accidents import SETTLING_S, Accidents
+from outlast.testing.accidents import LONGEST_PAUSE_S, SETTLING_S, Accidents
 from outlast.testing.application import SimFuture
+from outlast.testing.invariants import violations
 from outlast.testing.simulation import Simulation, SimulationError
 from outlast.testing.tale import tell
 from outlast.testing.world import World, draw_world
@@ -96,6 +97,9 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
         else:
             _liveness(sim, accidents)
         report.findings += sim.judge().findings
+        report.findings += violations(
+            sim, late_s=LONGEST_PAUSE_S, settled=not world.closed_suddenly
+        )
     except SimulationError as error:
         report.findings.append(str(error))
     except Exception as error:

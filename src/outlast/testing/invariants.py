@@ -1,0 +1,82 @@
+"""What must hold of a run beside the ledger: gaps and stalls that add up, times and bytes that end.
+
+Rule: these are checks of what the producer says about itself; whether its records are where it
+says is the ledger's business, and whether gaps agree with the wire is `wire`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import isclose
+
+from outlast.engine.messages import Gap
+from outlast.testing.simulation import Simulation
+
+A_MOMENT_S = 1e-6
+
+
+def violations(sim: Simulation, *, late_s: float, settled: bool) -> list[str]:
+    """All that is wrong, each in a sentence. `late_s`: how late the driver may have been.
+    `settled`: all was healed and has had its time, so nothing may be open any more.
+    """
+    found = [*_gaps(sim), *_stalls(sim), *_settled_in_time(sim, late_s)]
+    if settled:
+        found += _leftovers(sim)
+    return [f"{sentence}. {sim.ledger.replay}" for sentence in found]
+
+
+def _by_partition(sim: Simulation) -> dict[tuple[str, int], list[Gap]]:
+    gaps: dict[tuple[str, int], list[Gap]] = {}
+    for gap in sim.gaps():
+        gaps.setdefault((gap.topic, gap.partition), []).append(gap)
+    return gaps
+
+
+def _gaps(sim: Simulation) -> Iterator[str]:
+    for (topic, partition), gaps in _by_partition(sim).items():
+        for gap in gaps:
+            phases_s = gap.detecting_s + gap.unavailable_s + gap.reconnecting_s + gap.resuming_s
+            if not isclose(phases_s, gap.duration_s, abs_tol=A_MOMENT_S):
+                yield f"gap {gap.number} has phases of {phases_s} s and lasts {gap.duration_s} s"
+            if min(gap.detecting_s, gap.unavailable_s, gap.reconnecting_s, gap.resuming_s) < 0:
+                yield f"gap {gap.number} has a phase shorter than nothing: {gap}"
+            if not 0 <= gap.cluster_s_min <= gap.cluster_s_max + A_MOMENT_S:
+                yield f"gap {gap.number}'s bounds of the cluster's share cross: {gap}"
+        for gap, later in pairwise(sorted(gaps, key=lambda gap: gap.begin_s)):
+            if gap.begin_s + gap.duration_s > later.begin_s + A_MOMENT_S:
+                yield f"gaps {gap.number} and {later.number} of {topic}-{partition} overlap"
+
+
+def _stalls(sim: Simulation) -> Iterator[str]:
+    gaps = _by_partition(sim)
+    for stall in sim.sender.stalls(sim.now):
+        end_s = stall.begin_s + stall.duration_s
+        for gap in gaps.get((stall.topic, stall.partition), ()):
+            shared_s = min(end_s, gap.begin_s + gap.duration_s) - max(stall.begin_s, gap.begin_s)
+            if shared_s > A_MOMENT_S:
+                yield (
+                    f"stall {stall.number} and gap {gap.number} of {stall.topic}-{stall.partition} "
+                    f"share {shared_s} s"
+                )
+
+
+def _settled_in_time(sim: Simulation, late_s: float) -> Iterator[str]:
+    settings = sim.settings
+    limit_s = settings.delivery_timeout_s + settings.request_timeout_s + late_s
+    for entry in sim.ledger.entries:
+        if entry.taken_at is not None and entry.settled_at is not None:
+            took_s = entry.settled_at - entry.taken_at
+            if took_s > limit_s + A_MOMENT_S:
+                yield f"{entry} was settled after {took_s} s, and at most {limit_s} s are promised"
+
+
+def _leftovers(sim: Simulation) -> Iterator[str]:
+    health = sim.sender.health(sim.now)
+    if health.buffer_bytes:
+        yield f"nothing is open, and {health.buffer_bytes} bytes of the buffer are taken"
+    for gap in health.open_gaps:
+        if gap.topic in sim.topics and gap.partition < sim.topics[gap.topic]:
+            yield f"gap {gap.number} of {gap.topic}-{gap.partition} is open, and all is well: {gap}"
+    for stall in health.open_stalls:
+        yield f"stall {stall.number} of {stall.topic}-{stall.partition} is open: {stall}"
