@@ -133,3 +133,17 @@ def test_a_leader_that_returns_is_connected_as_soon_as_it_is_named():
         sim.run_until(sim.all_settled, 60.0)
         [gap] = sim.gaps(0, "alone")
         assert gap.begin_s + gap.duration_s - sim.visible_at(0, "alone") <= 0.170, seed
+
+
+def test_without_acks_a_closed_connection_is_a_reason_to_look_for_the_leader():
+    """The old leader tells a refusal by closing (S18), and nothing else tells of the move."""
+    for seed in range(1, 6):
+        sim = simulation(seed, topics={"t": 1}, acks=0, enable_idempotence=False)
+        load(sim, interval_s=0.02, count=300)
+        sim.at(2.0, lambda s=sim: s.move_leader(0))
+        sim.run_until(sim.all_settled, 60.0)
+        sim.run_for(1.0)
+        kept = {record.value for record in sim.cluster.records("t", 0)}
+        late = [e for e in sim.ledger.entries if e.sent_at > 2.5]
+        assert len(late) > 100
+        assert all(e.value in kept for e in late), seed

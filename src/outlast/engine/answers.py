@@ -21,6 +21,7 @@ from outlast.engine.messages import (
     Disconnect,
     Loss,
     MetadataRefreshed,
+    Role,
     StallEnd,
 )
 from outlast.engine.metadata import Node
@@ -239,6 +240,8 @@ class Answers:
             ConnectionLost(now, connection, address, loss, detail, len(unanswered))
         )
         self._back_off(link, was_ready, now)
+        if self._hub.settings.acks == 0 and connection.role is Role.OPEN:
+            self._hub.inquiries.clock.want(now)  # a close is all that a refusal says then (S18)
         self._lost(link, connection, unanswered, judgement, now, unsent)
 
     def _lost(
