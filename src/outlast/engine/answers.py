@@ -140,6 +140,8 @@ class Answers:
         bad: Mapping[int, FailureReason],
     ) -> list[Batch]:
         pieces = place.split(batch, name, starts, bad)
+        if not bad:
+            place.queue.learn_limit(pieces)
         for number in batch.gaps:  # several wait where one did
             for _ in pieces[1:]:
                 self._hub.recorder.joined(number)

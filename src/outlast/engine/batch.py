@@ -97,6 +97,7 @@ class Batch:
         "first_index",
         "gaps",
         "open_attempt",
+        "plain_bytes",
         "proved",
         "result",
         "retries",
@@ -113,6 +114,7 @@ class Batch:
         self.closed = False  # takes no more records
         self.compressing = False  # somebody does it, with the lock released
         self.data: bytearray | None = None  # the record batch as sent
+        self.plain_bytes = 0  # its size before compression, once it is sealed
         self.base_sequence = NOT_NUMBERED
         self.attempts: list[Attempt] = []
         self.attempts_left_out = 0
@@ -168,6 +170,7 @@ class Batch:
         assert self.data is None, f"{self} is sealed already"
         self.closed = True
         self.compressing = False
+        self.plain_bytes = self._building().size_bytes
         self.data = data
         self.builder = None
 

@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from outlast.engine.batch import Batch
@@ -41,12 +42,13 @@ class FailureReason:
 class Queue:
     """The part of a partition that the application fills."""
 
-    __slots__ = ("_limits", "_tp", "batches")
+    __slots__ = ("_limits", "_tp", "batch_bytes", "batches")
 
     def __init__(self, tp: tuple[str, int], limits: Limits) -> None:
         self._tp = tp
         self._limits = limits
         self.batches: deque[Batch] = deque()
+        self.batch_bytes = limits.batch_bytes  # less, once the broker has called one too large
 
     def __repr__(self) -> str:
         return f"<Queue {self._tp[0]}-{self._tp[1]} batches={len(self.batches)}>"
@@ -65,7 +67,7 @@ class Queue:
         return (
             not batch.closed
             and builder is not None
-            and builder.size_bytes + size_bytes <= self._limits.batch_bytes
+            and builder.size_bytes + size_bytes <= self.batch_bytes
             and now - batch.created_s <= self._limits.batch_age_s
         )
 
@@ -90,9 +92,18 @@ class Queue:
         assert builder is not None
         builder.append(timestamp_ms, key, value, headers)
         batch.count += 1
-        if builder.size_bytes >= self._limits.batch_bytes:
+        if builder.size_bytes >= self.batch_bytes:
             batch.closed = True
         return batch
+
+    def learn_limit(self, pieces: Iterable[Batch]) -> None:
+        """A batch was too large and was cut into these: fill none above their size any more.
+
+        The topic's `max.message.bytes` is not told; what the pieces take before compression is
+        the nearest that is known. One large record is no measure for others.
+        """
+        sizes = [piece.plain_bytes for piece in pieces if piece.count > 1]
+        self.batch_bytes = min([self.batch_bytes, *sizes])
 
     def end_linger(self) -> None:
         """What is queued waits no longer for more records (flush, close, no room)."""
