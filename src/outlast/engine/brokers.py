@@ -19,7 +19,6 @@ from outlast.engine.messages import Connect, Connection, Role
 from outlast.engine.partition import Partition
 
 ANSWERS_KEPT = 15  # of a link, to know its usual answer time
-API_PRODUCE, API_METADATA, API_INIT_PRODUCER_ID = 0, 3, 22
 
 
 class Question(Enum):

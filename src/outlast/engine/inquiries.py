@@ -40,7 +40,6 @@ class Inquiries:
     """Decides when metadata and producer ids are asked for, and of whom."""
 
     __slots__ = (
-        "_asked_pid_s",
         "_back_to_names",
         "_brokers",
         "_metadata",
@@ -63,7 +62,6 @@ class Inquiries:
         self.clock = RefreshClock(settings, schedules)
         self.producer_id = NO_PRODUCER_ID  # shared: (id, epoch)
         self._wants_pid: dict[tuple[str, int], Partition] = {}
-        self._asked_pid_s: float | None = None
         self._back_to_names = False  # told of, in this episode
         self._pid_retry_s = 0.0
         self._pid_failures = 0
