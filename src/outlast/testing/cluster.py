@@ -98,7 +98,7 @@ class MockCluster:
         now = self._enter(now)
         node = self.nodes[node_id]
         if node.running:
-            self._serving.opened(node, connection)
+            self._serving.opened(node, connection, now)
         self._serving.drain(now)
         return node.running
 

@@ -153,6 +153,25 @@ class Freeze(Fault):
 
 
 @dataclass(slots=True)
+class SlowFollower(Fault):
+    """What a leader appends reaches the follower `node`, and the leader knows it, only `delay_s`
+    later (in place of `replication_s`), but no later than when the window ends. The follower
+    stays in sync. `delay_s` may be changed at any time; a fetch that has begun keeps its own.
+    """
+
+    delay_s: float
+
+
+@dataclass(slots=True)
+class ConnectionLimit(Fault):
+    """The node takes a connection beyond `limit` and closes it at once; those that stand go on
+    (max.connections.per.ip).
+    """
+
+    limit: int
+
+
+@dataclass(slots=True)
 class MetadataLag(Fault):
     """The node learns changes in time but tells them (Metadata, hints) only `lag_s` later."""
 

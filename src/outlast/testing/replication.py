@@ -9,6 +9,9 @@ with nothing to fetch waits at its leader (`Replica.idle_followers`).
 A follower that asks a new leader too early backs off `fetch_backoff_s`, and with it every
 acks=all answer (S3). Which follower that is, if any, is drawn when the leader takes up its epoch.
 
+A slow or stuck follower (fault `SlowFollower`) takes longer over both halves, and it alone: its
+leader's acks=all requests wait, those of other followers' partitions do not (S7).
+
 Rules: a follower's steps are its node's timers and the leader's are the leader's, so a paused
 node holds up its own half and a dead one loses it.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outlast.testing.cluster_settings import draw
+from outlast.testing.faults import SlowFollower, strike
 from outlast.testing.replica import Replica
 
 if TYPE_CHECKING:
@@ -58,9 +62,18 @@ def _schedule_fetch(cluster: MockCluster, follower: Replica, now: float) -> None
     leader = _leader_of(cluster, follower)
     if leader is not None:
         now = max(now, leader.backing_off.get(follower.node_id, now))
-    half_s = draw(cluster.settings.replication_s, cluster.rng) / 2
+    half_s = _half_s(cluster, follower, now)
     node = cluster.nodes[follower.node_id]
     node.at(now + half_s, _fetched, cluster, follower, follower.follows)
+
+
+def _half_s(cluster: MockCluster, follower: Replica, now: float) -> float:
+    """How long this half of a follower's fetch cycle takes."""
+    here = [(follower.topic, follower.partition)]
+    slow = strike(cluster.faults, SlowFollower, follower.node_id, now, partitions=here)
+    if slow is None:
+        return draw(cluster.settings.replication_s, cluster.rng) / 2
+    return min(slow.delay_s / 2, slow.until_s - now)
 
 
 def _leader_of(cluster: MockCluster, follower: Replica) -> Replica | None:
@@ -90,7 +103,7 @@ def _fetched(cluster: MockCluster, follower: Replica, follows: int, now: float) 
         leader.idle_followers[follower.node_id] = (follower, follows)
         return
     follower.fetch_from(leader)
-    half_s = draw(cluster.settings.replication_s, cluster.rng) / 2
+    half_s = _half_s(cluster, follower, now)
     told = (leader.state.epoch, follows, follower.log_end_offset)
     at.at(now + half_s, _heard, cluster, leader, follower, told)
 

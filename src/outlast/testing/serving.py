@@ -25,6 +25,7 @@ from outlast.testing.apis import API_VERSIONS, DEFERRED, NO_ANSWER, unsupported_
 from outlast.testing.connection import Answer, Close, Connection, Exchange
 from outlast.testing.faults import (
     Blackhole,
+    ConnectionLimit,
     CutAfter,
     CutBefore,
     Fate,
@@ -63,12 +64,18 @@ class Serving:
 
     # --- in ---
 
-    def opened(self, node: Node, name: Hashable) -> None:
+    def opened(self, node: Node, name: Hashable, now: float) -> None:
         """A client has connected."""
         if name in self.connections:
             raise ValueError(f"connection {name!r} is open already; name each connection once")
         connection = self.connections[name] = Connection(name, node)
         node.connections.append(connection)
+        limits = [f for f in self._cluster.faults if type(f) is ConnectionLimit and not node.paused]
+        for fault in limits:
+            if fault.fits(node.node_id, now) and len(node.connections) > fault.limit:
+                fault.used += 1
+                self.hang_up(connection)
+                return
 
     def received(self, name: Hashable, frame: bytes, now: float) -> None:
         """A whole request has come."""
