@@ -8,6 +8,8 @@ applies the words of the definition. They share no code and no opinion with the 
   the answer; its begin is when that attempt was *sent*;
 * where nothing could be sent, it opens at a failed connect to the leader or at metadata without
   one, if a record was ready by then; its begin is when that record became *ready*;
+* what this host gave up because of a 7 with an offset on the same connection says nothing: the
+  broker lives and leads, and somebody else's follower is late;
 * it ends when the next acceptance reaches this host; the next begins no earlier than that.
 
 It counts the records that have left by the sequence numbers in the frames, so it is for runs in
@@ -93,6 +95,11 @@ class WireAttempt:
         return self.code in ACCEPTED
 
     @property
+    def appended(self) -> bool:
+        """The broker has it, and some follower does not yet: 7 with an offset."""
+        return self.code == 7 and self.base_offset >= 0
+
+    @property
     def rejected(self) -> bool:
         """Answered with a no that means: elsewhere, not now, or in doubt."""
         return self.code in REJECTIONS or (self.code == 7 and self.base_offset < 0)
@@ -137,9 +144,12 @@ def expected_gaps(
     tracks = {tp: _Track(times) for tp, times in ready_s.items()}
     # at one instant answers come first: what is sent at that instant follows from them
     events: list[tuple[float, int, Any]] = []
-    for attempt in attempts(requests):
+    found = attempts(requests)
+    stuck = {(a.request.conn, a.ended_at) for a in found if a.appended}
+    for attempt in found:
         events.append((attempt.sent_at, 2, attempt))
-        if attempt.ended_at is not None:
+        for_a_lane = attempt.request.given_up and (attempt.request.conn, attempt.ended_at) in stuck
+        if attempt.ended_at is not None and not for_a_lane:
             events.append((attempt.ended_at, 0, attempt))
     events += [
         (request.answered_at, 0, request)
