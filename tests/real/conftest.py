@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.real.kafka_cluster import RealCluster, missing
+from tests.real.kafka_cluster import RealCluster
+from tests.real.kafka_jars import missing
 
 _running: list[RealCluster] = []
 

@@ -1,5 +1,7 @@
 """A real Apache Kafka of three combined nodes (broker and controller) as child processes.
 
+A fourth, which is a broker only, joins for a while where a test asks for it (`joined`).
+
 Rules: nothing outlives the tests (each node dies with this process, is killed when the cluster is
 closed, and once more at exit); every wait has a deadline; what a node said is kept and shown.
 """
@@ -13,18 +15,20 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tenacity
 
+from tests.real.kafka_jars import LIBRARIES, fetch
 from tests.real.metadata import MetadataConnection, TopicView, Watch
 
-ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = ROOT / ".kafka" / "libs"
-POM = Path(__file__).with_name("pom.xml")
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
 JVM = [
     "-Xmx384m",
     "-XX:+UseSerialGC",
@@ -35,10 +39,10 @@ JVM = [
 CLUSTER_ID = "outlast-tests-AAAAAAAA"
 
 _PROPERTIES = """\
-process.roles=broker,controller
+process.roles={roles}
 node.id={node_id}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+listeners={listeners}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
@@ -59,51 +63,6 @@ replica.fetch.backoff.ms=50
 # So would a follower's long poll, 500 ms, that was under way when its leader took a partition over.
 replica.fetch.wait.max.ms=50
 """
-
-
-def missing() -> dict[str, str]:
-    """What this machine lacks to run a real Kafka: word of `OUTLAST_REQUIRE` → reason."""
-    lacks: dict[str, str] = {}
-    java = shutil.which("java")
-    if java is None:
-        lacks["java"] = "no java on the path"
-    else:
-        said = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, check=False
-        ).stderr
-        digits = said.partition('version "')[2].partition(".")[0].partition('"')[0]
-        if not digits.isdigit() or int(digits) < 17:
-            lacks["java"] = f"Kafka 4 needs Java 17 or later, and this is {said.splitlines()[:1]}"
-    if not _fetched() and shutil.which("mvn") is None:
-        lacks["maven"] = "no mvn on the path to fetch Apache Kafka with"
-    return lacks
-
-
-def _fetched() -> bool:
-    stamp = LIBRARIES / ".complete"
-    return stamp.exists() and stamp.read_text() == POM.read_text()
-
-
-@tenacity.retry(
-    stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(5), reraise=True
-)  # a download: the network may hiccup
-def fetch() -> Path:
-    """The folder with Kafka's jars, fetched by Maven when it is not there yet."""
-    if not _fetched():
-        shutil.rmtree(LIBRARIES, ignore_errors=True)
-        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={LIBRARIES}"]
-        done = subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(POM), *goal],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"Maven could not fetch Apache Kafka:\n{done.stdout}")
-        (LIBRARIES / ".complete").write_text(POM.read_text())
-    return LIBRARIES
 
 
 def free_ports(count: int) -> list[int]:
@@ -142,11 +101,11 @@ def until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -
 
 @dataclass(slots=True)
 class Node:
-    """One broker and controller: its addresses, its folder and its process while it runs."""
+    """One broker: its addresses, its folder and its process while it runs."""
 
     node_id: int
     port: int
-    controller_port: int
+    controller_port: int | None  # None: it is a broker only
     folder: Path
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     ending: bool = False  # told to shut down in order
@@ -170,16 +129,17 @@ class Node:
 
 
 class RealCluster:
-    """Three nodes, started and stopped as one, hurt one at a time."""
+    """Three nodes, or four for a while, started and stopped as one, hurt one at a time."""
 
-    __slots__ = ("folder", "nodes")
+    __slots__ = ("_fourth", "folder", "nodes")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        ports = free_ports(6)
+        ports = free_ports(7)
         self.nodes = {
             i: Node(i, ports[i - 1], ports[i + 2], folder / f"node-{i}") for i in (1, 2, 3)
         }
+        self._fourth = Node(4, ports[6], None, folder / "node-4")
 
     def __repr__(self) -> str:
         states = ", ".join(
@@ -193,33 +153,39 @@ class RealCluster:
         """Format the nodes' folders, start all nodes and wait until every one lists all three."""
         fetch()
         atexit.register(self.close)
-        voters = ",".join(f"{n.node_id}@127.0.0.1:{n.controller_port}" for n in self.nodes.values())
-        for node in self.nodes.values():
-            node.folder.mkdir(parents=True)
-            node.properties.write_text(
-                _PROPERTIES.format(
-                    node_id=node.node_id,
-                    voters=voters,
-                    port=node.port,
-                    controller_port=node.controller_port,
-                    folder=node.folder,
-                )
-            )
-        formats = [self._format(node) for node in self.nodes.values()]
-        for formatting in formats:
-            said, _ = formatting.communicate(timeout=60)
-            assert formatting.returncode == 0, said.decode()
+        self._format(*self.nodes.values())
         for node_id in self.nodes:
             self.start(node_id)
         self.wait_ready()
 
+    @contextmanager
+    def joined(self) -> Iterator[int]:
+        """A fourth broker, up and in sync; topics that have a replica on it go when it goes."""
+        node = self._fourth
+        if not node.folder.exists():
+            self._format(node)
+        self.nodes[node.node_id] = node
+        try:
+            self.start(node.node_id)
+            self.wait_ready()
+            yield node.node_id
+            self.heal()
+            self._forsake(node.node_id)
+            self.sigterm(node.node_id)  # after a crash it would be listed until its time-out
+            node.process.wait(timeout=30)
+        finally:
+            if node.running:
+                self.sigkill(node.node_id)
+            del self.nodes[node.node_id]
+
     def close(self) -> None:
         """Kill what still runs. May be called twice."""
-        for node in self.nodes.values():
+        nodes = [*self.nodes.values(), self._fourth]
+        for node in nodes:
             if node.running:
                 assert node.process is not None
                 node.process.kill()  # also ends a stopped process
-        for node in self.nodes.values():
+        for node in nodes:
             if node.process is not None:
                 node.process.wait(timeout=20)
         atexit.unregister(self.close)
@@ -297,11 +263,36 @@ class RealCluster:
         view = self.topic(topic).partitions[partition]
         return view.leader, view.leader_epoch
 
+    def controller(self) -> int:
+        """The active controller."""
+        with self._admin() as admin:
+            [topic] = admin.describe_metadata_quorum()["topics"]
+            return topic["partitions"][0]["leader_id"]
+
     def create_topic(
-        self, name: str, partitions: int, *, replication: int = 3, min_isr: int = 2
+        self,
+        name: str,
+        partitions: int = -1,
+        *,
+        replication: int = 3,
+        min_isr: int = 2,
+        assignment: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
-        """Create a topic and wait until every node knows all its leaders, all in sync."""
-        self._create(name, partitions, replication, min_isr)
+        """Create a topic and wait until every node knows all its leaders, all in sync.
+
+        `assignment` names the replicas of each partition, the leader first.
+        """
+        from kafka.admin import NewTopic
+
+        configs = {"min.insync.replicas": str(min_isr)}
+        if assignment is None:
+            new = NewTopic(name, partitions, replication, topic_configs=configs)
+        else:
+            replicas = {partition: list(nodes) for partition, nodes in assignment.items()}
+            new = NewTopic(name, replica_assignments=replicas, topic_configs=configs)
+            partitions, replication = len(replicas), len(replicas[0])
+        with self._admin() as admin:
+            admin.create_topics([new])
 
         def known() -> bool:
             return all(
@@ -312,11 +303,28 @@ class RealCluster:
 
         until(known, f"every node knows {name}")
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until no node knows it."""
+        with self._admin() as admin:
+            admin.delete_topics([name])
+        running = [node for node in self.nodes.values() if node.running]
+        until(lambda: not any(self._view(n, name).partitions for n in running), f"{name} is gone")
+
+    def alter_quota(self, client_id: str, bytes_per_s: float | None) -> None:
+        """Bound what producers of that client id may write to each broker; None: unbounded."""
+        node = next(node for node in self.nodes.values() if node.running)
+        with MetadataConnection("127.0.0.1", node.port) as admin:
+            admin.alter_quota(client_id, bytes_per_s)
+
     @contextmanager
-    def watch(self, topic: str, *, without: Collection[int] = ()) -> Iterator[Watch]:
-        """Watch a topic's leaders on connections of its own, from all nodes but `without`."""
+    def watch(
+        self, topic: str, *, without: Collection[int] = (), pause_s: float = 0.01
+    ) -> Iterator[Watch]:
+        """Watch a topic's leaders and in-sync replicas on connections of its own, from all nodes
+        but `without`, each asked again after `pause_s`.
+        """
         ports = {i: n.port for i, n in self.nodes.items() if i not in without and n.running}
-        watch = Watch(topic, {i: ("127.0.0.1", port) for i, port in ports.items()})
+        watch = Watch(topic, {i: ("127.0.0.1", port) for i, port in ports.items()}, pause_s)
         try:
             yield watch
         finally:
@@ -327,13 +335,37 @@ class RealCluster:
     def _main(self, main_class: str, node: Node, *arguments: str) -> list[str]:
         return ["-cp", f"{LIBRARIES}/*", main_class, *arguments, str(node.properties)]
 
-    def _format(self, node: Node) -> subprocess.Popen[bytes]:
-        main = self._main("kafka.tools.StorageTool", node, "format", "-t", CLUSTER_ID, "-c")
-        return subprocess.Popen(
-            ["java", *JVM, *main],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+    def _format(self, *nodes: Node) -> None:
+        formats = []
+        for node in nodes:
+            node.folder.mkdir(parents=True)
+            node.properties.write_text(self._properties(node))
+            main = self._main("kafka.tools.StorageTool", node, "format", "-t", CLUSTER_ID, "-c")
+            formats.append(
+                subprocess.Popen(
+                    ["java", *JVM, *main],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        for formatting in formats:
+            said, _ = formatting.communicate(timeout=60)
+            assert formatting.returncode == 0, said.decode()
+
+    def _properties(self, node: Node) -> str:
+        controllers = [n for n in self.nodes.values() if n.controller_port is not None]
+        roles, listeners = "broker", f"PLAINTEXT://127.0.0.1:{node.port}"
+        if node.controller_port is not None:
+            roles += ",controller"
+            listeners += f",CONTROLLER://127.0.0.1:{node.controller_port}"
+        return _PROPERTIES.format(
+            roles=roles,
+            node_id=node.node_id,
+            voters=",".join(f"{n.node_id}@127.0.0.1:{n.controller_port}" for n in controllers),
+            listeners=listeners,
+            port=node.port,
+            folder=node.folder,
         )
 
     def _signal(self, node_id: int, number: signal.Signals) -> None:
@@ -359,13 +391,21 @@ class RealCluster:
         with MetadataConnection("127.0.0.1", node.port) as admin:
             return admin.topics([topic])[topic]
 
-    def _create(self, name: str, partitions: int, replication: int, min_isr: int) -> None:
-        from kafka.admin import KafkaAdminClient, NewTopic
+    def _forsake(self, node_id: int) -> None:
+        """Delete every topic that has a replica on the node."""
+        with MetadataConnection("127.0.0.1", self.nodes[node_id].port) as admin:
+            topics = admin.topics(None)
+        for name, topic in topics.items():
+            if any(node_id in partition.replicas for partition in topic.partitions.values()):
+                self.delete_topic(name)
+
+    @contextmanager
+    def _admin(self) -> Iterator[KafkaAdminClient]:
+        from kafka.admin import KafkaAdminClient
 
         admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
         try:
-            configs = {"min.insync.replicas": str(min_isr)}
-            admin.create_topics([NewTopic(name, partitions, replication, topic_configs=configs)])
+            yield admin
         finally:
             admin.close()
 

@@ -7,16 +7,15 @@ there twice and what changed places.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-
-_TICK_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,18 @@ class Entry:
     offset: int
     leader_epoch: int  # of the leader that appended it
     counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class AckGap:
+    """A partition's time from one ack to the next (monotonic)."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.begin_s
 
 
 @dataclass(slots=True)
@@ -67,6 +78,15 @@ class Ledger:
         sent = self.sent[partition]
         return min(sent[c] for c, ack in self.acks[partition].items() if ack.at_s >= at_s)
 
+    def longest_ack_gap(self, partition: int, since_s: float, until_s: float) -> AckGap:
+        """The longest time without an ack, of those that ended between the two moments; the last
+        ends at `until_s`, where nobody looked any more.
+        """
+        acks = self.acks.get(partition, {}).values()
+        times = [*sorted(ack.at_s for ack in acks if ack.at_s < until_s), until_s]
+        gaps = [AckGap(a, b) for a, b in itertools.pairwise(times) if b > since_s]
+        return max(gaps, key=lambda gap: gap.duration_s, default=AckGap(since_s, until_s))
+
     @property
     def unsettled(self) -> int:
         told = [*self.acks.values(), *self.failures.values()]
@@ -74,14 +94,19 @@ class Ledger:
 
 
 class Load:
-    """A thread that sends `rate` records a second to each of the partitions 0 … n-1."""
+    """A thread that sends `rate` records a second to each of the partitions 0 … n-1, those that
+    are due every `tick_s`.
+    """
 
-    def __init__(self, producer: Any, topic: str, partitions: int, rate: float) -> None:
+    def __init__(
+        self, producer: Any, topic: str, partitions: int, rate: float, *, tick_s: float = 0.002
+    ) -> None:
         self.ledger = Ledger()
         self._producer = producer
         self._topic = topic
         self._partitions = partitions
         self._rate = rate
+        self._tick_s = tick_s
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
@@ -103,15 +128,16 @@ class Load:
         self._producer.flush(timeout=flush_s)
         return self.ledger
 
-    def flowing_since(self, at_s: float) -> bool:
-        """Whether every partition has an ack that came after `at_s`."""
-        return all(self.ledger.last_ack_s(p) > at_s for p in range(self._partitions))
+    def flowing_since(self, at_s: float, partitions: Collection[int] | None = None) -> bool:
+        """Whether every partition, or each of those named, has an ack that came after `at_s`."""
+        asked = range(self._partitions) if partitions is None else partitions
+        return all(self.ledger.last_ack_s(p) > at_s for p in asked)
 
     def _run(self) -> None:
         begin = time.monotonic()
         counter = 0
         try:
-            while not self._stopping.wait(_TICK_S):
+            while not self._stopping.wait(self._tick_s):
                 due = int((time.monotonic() - begin) * self._rate)
                 for counter in range(counter, due):  # noqa: B020 - goes on where it stopped
                     for partition in range(self._partitions):

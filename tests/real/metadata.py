@@ -1,7 +1,7 @@
 """Metadata as an admin client sees it, on plain sockets, without a line of outlast.
 
-The judge of "when could anybody know the new leader": `Watch` asks every node about every 10 ms
-and notes when the first of them named it.
+The judge of "when could anybody know the new leader", or that a replica is given up: `Watch` asks
+every node every few ms and notes when the first of them told it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 _VERSION = 12
-_PAUSE_S = 0.01
+_QUOTAS_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class TopicView:
 
 
 class MetadataConnection:
-    """One connection to one node that asks for nothing but metadata. Raises OSError."""
+    """One connection to one node, for an admin's questions. Raises OSError."""
 
     def __init__(self, host: str, port: int, timeout_s: float = 2.0) -> None:
         self._socket = socket.create_connection((host, port), timeout_s)
@@ -67,13 +69,39 @@ class MetadataConnection:
             topics=None if names is None else [topic(name=name) for name in names],
             allow_auto_topic_creation=False,
         )
-        self._correlation_id += 1
-        request.with_header(correlation_id=self._correlation_id, client_id="admin")
-        self._socket.sendall(request.encode(version=_VERSION, header=True, framed=True))
-        (size,) = struct.unpack(">i", self._read(4))
-        response = MetadataResponse.decode(self._read(size), version=_VERSION, header=True)
+        response = self._ask(request, MetadataResponse, _VERSION)
         self.nodes = tuple(broker.node_id for broker in response.brokers)
         return {topic.name: _view(topic) for topic in response.topics}
+
+    def alter_quota(self, client_id: str, bytes_per_s: float | None) -> None:
+        """Set a client id's producer_byte_rate on every broker, or take it away."""
+        entry = AlterClientQuotasRequest.EntryData
+        request = AlterClientQuotasRequest(
+            version=_QUOTAS_VERSION,
+            entries=[
+                entry(
+                    entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
+                    ops=[
+                        entry.OpData(
+                            key="producer_byte_rate",
+                            value=bytes_per_s or 0.0,
+                            remove=bytes_per_s is None,
+                        )
+                    ],
+                )
+            ],
+            validate_only=False,
+        )
+        response = self._ask(request, AlterClientQuotasResponse, _QUOTAS_VERSION)
+        for told in response.entries:
+            assert told.error_code == 0, told
+
+    def _ask(self, request: Any, response: Any, version: int) -> Any:
+        self._correlation_id += 1
+        request.with_header(correlation_id=self._correlation_id, client_id="admin")
+        self._socket.sendall(request.encode(version=version, header=True, framed=True))
+        (size,) = struct.unpack(">i", self._read(4))
+        return response.decode(self._read(size), version=version, header=True)
 
     def _read(self, size: int) -> bytes:
         parts = bytearray()
@@ -107,11 +135,15 @@ class LeaderSeen:
 
 @dataclass(slots=True)
 class Watch:
-    """Watches the leaders of one topic from several nodes, each on a connection and a thread."""
+    """Watches one topic's leaders and in-sync replicas from several nodes, each on a connection
+    and a thread.
+    """
 
     topic: str
     addresses: Mapping[int, tuple[str, int]]
+    pause_s: float = 0.01  # between an answer and the next question to the same node
     _seen: dict[int, dict[int, LeaderSeen]] = field(default_factory=dict)  # partition → epoch
+    _shrunk: dict[tuple[int, int], float] = field(default_factory=dict)  # (partition, node)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -145,9 +177,17 @@ class Watch:
         assert seen is not None
         return seen
 
+    def wait_out_of_sync(self, partition: int, node_id: int, timeout_s: float = 30.0) -> float:
+        """When the partition's in-sync replicas were first seen without the node (monotonic)."""
+        with self._changed:
+            assert self._changed.wait_for(
+                lambda: (partition, node_id) in self._shrunk, timeout_s
+            ), f"{self.topic}-{partition} still counts on node {node_id} after {timeout_s:g} s"
+            return self._shrunk[partition, node_id]
+
     def _run(self, host: str, port: int) -> None:
         connection: MetadataConnection | None = None
-        while not self._stopping.wait(_PAUSE_S):
+        while not self._stopping.wait(self.pause_s):
             try:
                 if connection is None:
                     connection = MetadataConnection(host, port)
@@ -168,3 +208,7 @@ class Watch:
                 if p.leader >= 0 and p.leader_epoch not in epochs:
                     epochs[p.leader_epoch] = LeaderSeen(now, p.leader, p.leader_epoch)
                     self._changed.notify_all()
+                for replica in set(p.replicas) - set(p.isr):
+                    if (index, replica) not in self._shrunk:
+                        self._shrunk[index, replica] = now
+                        self._changed.notify_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.real.load import CLEAN, Account, Entry, Ledger, account, turn
+from tests.real.load import CLEAN, Account, Ack, AckGap, Entry, Ledger, account, turn
 
 
 def told(acked: dict[int, int], failed: tuple[int, ...] = ()) -> Ledger:
@@ -65,3 +65,12 @@ def test_the_log_tells_which_ack_was_the_new_leaders() -> None:
     passage = turn(ledger, log(0, 1, 2, 3, epochs=(4, 4, 5, 5)), 0, new_epoch=5)
     assert passage.last_ack_s == ledger.acks[0][1].at_s
     assert passage.first_ack_s == ledger.acks[0][2].at_s
+
+
+def test_the_longest_time_without_an_ack_counts_what_began_before_and_what_never_ended() -> None:
+    ledger = Ledger(acks={0: {n: Ack(n, at_s) for n, at_s in enumerate((1.0, 5.0, 6.0, 9.0))}})
+    assert ledger.longest_ack_gap(0, since_s=2.0, until_s=10.0) == AckGap(1.0, 5.0)
+    assert ledger.longest_ack_gap(0, since_s=5.5, until_s=10.0) == AckGap(6.0, 9.0)
+    assert ledger.longest_ack_gap(0, since_s=5.5, until_s=20.0) == AckGap(9.0, 20.0)
+    assert ledger.longest_ack_gap(0, since_s=5.5, until_s=8.0) == AckGap(6.0, 8.0)
+    assert ledger.longest_ack_gap(1, since_s=5.5, until_s=8.0) == AckGap(5.5, 8.0)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.real.kafka_cluster import ROOT
+from tests.real.kafka_jars import ROOT
 
 
 @pytest.mark.parametrize(
