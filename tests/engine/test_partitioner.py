@@ -88,3 +88,30 @@ def test_topics_are_apart_and_the_same_seed_gives_the_same_choices():
     assert repr(sticky) == "<StickyPartitioner {'t': 4}>"
     sticky.forget("t")
     assert repr(sticky) == "<StickyPartitioner {}>"
+
+
+def test_a_partition_whose_batches_leave_late_gets_no_more_than_the_others():
+    """A turn ends when the batch leaves: at once for two of three, never for the slow one."""
+    sticky = StickyPartitioner(1000, random.Random(4))
+    usable = (0, 1, 2)
+    shares: Counter[int] = Counter()
+    for _ in range(6000):
+        partition = sticky.choose("t", usable, 10)
+        shares[partition] += 10
+        if partition != 2:
+            sticky.batch_left("t", partition)
+        assert max(shares.values()) <= sum(shares.values()) / 3 + 2100
+    assert min(shares.values()) > 18_000
+
+
+def test_one_that_comes_back_has_nothing_to_catch_up_on():
+    sticky = StickyPartitioner(1000, random.Random(5))
+    for _ in range(5000):
+        sticky.batch_left("t", sticky.choose("t", (0, 1, 2), 100))
+    back: Counter[int] = Counter()
+    for _ in range(1200):
+        partition = sticky.choose("t", (0, 1, 2, 3), 100)
+        back[partition] += 1
+        sticky.batch_left("t", partition)
+    assert min(back.values()) > 250
+    assert max(back.values()) < 350

@@ -2,7 +2,8 @@
 
 With a key: Kafka's murmur2 of the key, over *all* partitions, so that a key never moves. Without:
 uniform sticky (KIP-480, KIP-794): one partition until `batch_bytes` went there or its batch left,
-then another, drawn evenly from those that the caller calls usable.
+then another, drawn evenly from those that the caller calls usable, but for those that are a batch
+ahead of their even share.
 """
 
 from __future__ import annotations
@@ -39,12 +40,24 @@ def keyed_partition(key: bytes, partitions: Sequence[int]) -> int:
 
 
 class _Sticky:
-    __slots__ = ("partition", "taken_bytes", "usable")
+    """One topic's present partition, and how evenly its bytes went to those that are usable."""
 
-    def __init__(self, partition: int, usable: Sequence[int]) -> None:
-        self.partition = partition
+    __slots__ = ("given_bytes", "over", "partition", "total_bytes", "turn_bytes", "usable")
+
+    def __init__(self, usable: Sequence[int]) -> None:
         self.usable = usable
-        self.taken_bytes = 0
+        self.partition = -1
+        self.turn_bytes = 0  # since it was drawn
+        self.over = True  # the next record begins elsewhere
+        self.given_bytes: dict[int, int] = {}  # by partition, in the turns that are over
+        self.total_bytes = 0  # of those
+
+    def restart(self, usable: Sequence[int]) -> None:
+        """Others are usable now. Count anew: one that was away has nothing to catch up on."""
+        self.over = self.over or self.partition not in usable
+        self.usable = usable
+        self.given_bytes = {}
+        self.total_bytes = self.turn_bytes = 0
 
 
 class StickyPartitioner:
@@ -67,37 +80,44 @@ class StickyPartitioner:
         Args:
             topic: the record's topic.
             usable: partitions that may be drawn, at least one. Passing the very same sequence
-                again, while nothing changed, spares a search through it.
+                again, while nothing changed, spares a comparison.
             record_bytes: what the record adds to its batch.
         """
         sticky = self._topics.get(topic)
         if sticky is None:
-            self._topics[topic] = sticky = _Sticky(self._draw(usable, -1), usable)
-        elif sticky.taken_bytes >= self._batch_bytes or (
-            sticky.usable is not usable and sticky.partition not in usable
-        ):
-            sticky.partition = self._draw(usable, sticky.partition)
-            sticky.taken_bytes = 0
-        sticky.usable = usable
-        sticky.taken_bytes += record_bytes
+            self._topics[topic] = sticky = _Sticky(usable)
+        elif sticky.usable is not usable and sticky.usable != usable:
+            sticky.restart(usable)
+        if sticky.over or sticky.turn_bytes >= self._batch_bytes:
+            self._draw(sticky)
+        sticky.turn_bytes += record_bytes
         return sticky.partition
 
     def batch_left(self, topic: str, partition: int) -> None:
         """A batch of this partition was closed or sent: the next record begins elsewhere."""
         sticky = self._topics.get(topic)
         if sticky is not None and sticky.partition == partition:
-            sticky.taken_bytes = self._batch_bytes
+            sticky.over = True
 
     def forget(self, topic: str) -> None:
         """The topic is not used any more."""
         self._topics.pop(topic, None)
 
-    def _draw(self, usable: Sequence[int], last: int) -> int:
-        """Any usable partition but the last one, evenly; the last one if there is no other."""
-        assert usable
-        if len(usable) == 1:
-            return usable[0]
-        drawn = usable[self._rng.randrange(len(usable))]
-        while drawn == last:
+    def _draw(self, sticky: _Sticky) -> None:
+        """Any usable partition but the last one, evenly; none that is more than a batch ahead of
+        the even share. (Batches of a slow one leave late, so each of its turns is long: without
+        that bound it gets nearly everything, KAFKA-10888.)
+        """
+        usable, given, last = sticky.usable, sticky.given_bytes, sticky.partition
+        given[last] = given.get(last, 0) + sticky.turn_bytes
+        sticky.total_bytes += sticky.turn_bytes
+        even_bytes = sticky.total_bytes / len(usable)
+        if given[last] < even_bytes - self._batch_bytes or len(usable) == 1:
+            last = -1  # all others may be too far ahead: it may have another turn
+        while True:
             drawn = usable[self._rng.randrange(len(usable))]
-        return drawn
+            if drawn != last and given.get(drawn, 0) <= even_bytes + self._batch_bytes:
+                break
+        sticky.partition = drawn
+        sticky.turn_bytes = 0
+        sticky.over = False
