@@ -17,6 +17,11 @@ SILENCE_S = 1.0
 PRODUCE, API_VERSIONS = 0, 18
 
 
+def repeats_allowed(stall) -> int:
+    """While it stalls, what was in flight goes out once more, and then the head once a second."""
+    return 5 + int(stall.duration_s)
+
+
 def copies_on_the_wire(sim, partition: int) -> int:
     """Attempts beyond the first of every batch."""
     sent = attempts_of(sim, partition)
@@ -60,7 +65,7 @@ class TestSilentLeader:
             [stall] = [s for s in sim.sender.stalls(sim.now) if s.partition == partition]
             assert stall.ended_by is StallEnd.ACK
             assert stall.duration_s == pytest.approx(3.0, abs=0.15)
-            assert copies_on_the_wire(sim, partition) == 0
+            assert 0 < copies_on_the_wire(sim, partition) <= repeats_allowed(stall)
 
 
 def test_a_slow_leader_is_left_alone():
@@ -88,11 +93,14 @@ def test_acks_that_wait_for_a_dead_follower_are_one_stall_of_true_length(detect_
     sim.run_until(sim.all_settled, 60.0)
     assert sim.check().failed == 0
     assert sim.gaps() == []
-    assert copies_on_the_wire(sim, 0) == 0
     [stall] = sim.sender.stalls(sim.now)
-    oldest = max((a for a in attempts_of(sim, 0)), key=lambda a: a.ended_at - a.sent_at)
-    assert stall.begin_s == pytest.approx(oldest.sent_at, abs=1e-9)
-    assert stall.duration_s == pytest.approx(oldest.ended_at - oldest.sent_at, abs=1e-9)
+    assert 0 < copies_on_the_wire(sim, 0) <= repeats_allowed(stall)
+    attempts = attempts_of(sim, 0)
+    first_s = {a.records: a.sent_at for a in reversed(attempts)}
+    acked_s = {a.records: a.ended_at for a in attempts if a.code == 0}
+    oldest = max(acked_s, key=lambda records: acked_s[records] - first_s[records])
+    assert stall.begin_s == pytest.approx(first_s[oldest], abs=1e-9)
+    assert stall.duration_s == pytest.approx(acked_s[oldest] - first_s[oldest], abs=1e-9)
 
 
 def test_all_brokers_down_for_40_s():

@@ -2,25 +2,40 @@
 
 Rules:
 * It holds no records: a charge is taken before a record is queued and refunded when it is settled.
-* Room is given in the order of asking: who comes without a ticket takes nothing while others wait.
+* Room is given in the order of asking among those whose partition may take bytes now (`shares`): a
+  waiter that may not is passed over, and keeps its place. Who comes without a ticket takes nothing
+  while somebody waits whose turn would come first.
 * A grant is a reservation: the bytes are set aside until their thread takes or cancels them, so
   that nobody who comes in between can take them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from outlast.engine.shares import Shares
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    tp: TopicPartition
+    size_bytes: int
+
 
 class Accumulator:
     """Counts the bytes of all unsettled records of a producer."""
 
-    __slots__ = ("_granted", "_waiting", "limit_bytes", "taken_bytes", "used_bytes")
+    __slots__ = ("_granted", "_shares", "_waiting", "limit_bytes", "taken_bytes", "used_bytes")
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, shares: Shares) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0  # charges and reservations
         self.taken_bytes = 0  # all charges ever: how fast records come
-        self._waiting: dict[int, int] = {}  # ticket → bytes wanted, oldest first
-        self._granted: dict[int, int] = {}  # ticket → bytes reserved
+        self._shares = shares
+        self._waiting: dict[int, _Wish] = {}  # by ticket, oldest first
+        self._granted: dict[int, _Wish] = {}  # by ticket: reserved
 
     def __repr__(self) -> str:
         return (
@@ -28,40 +43,95 @@ class Accumulator:
             f"waiting={len(self._waiting)} granted={len(self._granted)}>"
         )
 
-    def charge(self, size_bytes: int, ticket: int = 0) -> bool:
+    def charge(self, tp: TopicPartition, size_bytes: int, ticket: int = 0) -> bool:
         """Take room for one record, with or without a ticket. False: nothing was taken."""
-        reserved = self._granted.pop(ticket, 0)
-        if not reserved and self._waiting:
+        free_bytes = self.limit_bytes - self.used_bytes
+        if ticket and ticket in self._granted:
+            return self._charge_reserved(tp, size_bytes, ticket)
+        if size_bytes > free_bytes or (self._waiting and self._comes_later(tp)):
             return False
-        if self.used_bytes - reserved + size_bytes > self.limit_bytes:
-            if reserved:
-                self._granted[ticket] = reserved
+        if not self._shares.allows(tp, size_bytes, free_bytes - size_bytes):
             return False
-        self.used_bytes += size_bytes - reserved
-        self.taken_bytes += size_bytes
+        self._take(tp, size_bytes)
         return True
 
-    def wait(self, ticket: int, size_bytes: int) -> None:
-        """Queue for room. A ticket that waits or was granted already keeps its place."""
-        self.used_bytes -= self._granted.pop(ticket, 0)
-        self._waiting.setdefault(ticket, size_bytes)
+    def _charge_reserved(self, tp: TopicPartition, size_bytes: int, ticket: int) -> bool:
+        """Take what was set aside. A keyless record may have another partition by now, and the
+        batch that the record was to join may be full.
+        """
+        wish = self._granted[ticket]
+        free_bytes = self.limit_bytes - self.used_bytes + wish.size_bytes - size_bytes
+        more = size_bytes > wish.size_bytes or tp != wish.tp
+        if free_bytes < 0 or (more and not self._shares.allows(tp, size_bytes, free_bytes)):
+            return False
+        self._give_back(ticket)
+        self._take(tp, size_bytes)
+        return True
+
+    def _take(self, tp: TopicPartition, size_bytes: int) -> None:
+        self.used_bytes += size_bytes
+        self.taken_bytes += size_bytes
+        self._shares.took(tp, size_bytes)
+
+    def _give_back(self, ticket: int) -> None:
+        wish = self._granted.pop(ticket, None)
+        if wish is not None:
+            self.used_bytes -= wish.size_bytes
+            self._shares.took(wish.tp, -wish.size_bytes)
+
+    def _comes_later(self, tp: TopicPartition) -> bool:
+        """Whether somebody waits who comes before a newcomer of this partition."""
+        bounded = self._shares.bounded
+        return bounded(tp) or any(not bounded(wish.tp) for wish in self._waiting.values())
+
+    def wait(self, tp: TopicPartition, ticket: int, size_bytes: int) -> None:
+        """Queue for room. A ticket that waits keeps its place; one that was granted too little
+        goes to the end, and its room to others at the next `grant`.
+        """
+        self._give_back(ticket)
+        self._waiting[ticket] = _Wish(tp, size_bytes)
 
     def cancel(self, ticket: int) -> list[int]:
         """The thread gave up; returns the tickets that get its room."""
         self._waiting.pop(ticket, None)
-        return self.refund(self._granted.pop(ticket, 0))
+        self._give_back(ticket)
+        return self.grant()
 
-    def refund(self, size_bytes: int) -> list[int]:
+    def refund(self, tp: TopicPartition, size_bytes: int) -> list[int]:
         """Give settled records' room back; returns the tickets that are granted room now."""
         self.used_bytes -= size_bytes
+        self._shares.took(tp, -size_bytes)
         assert self.used_bytes >= 0
+        return self.grant()
+
+    def grant(self) -> list[int]:
+        """Set room aside for those whose turn it is; returns their tickets."""
         granted = []
-        for ticket, wanted in self._waiting.items():
-            if self.used_bytes + wanted > self.limit_bytes:
+        passed_over = False  # a held-up one: those behind it that are held up wait, too
+        for ticket, wish in self._waiting.items():
+            free_bytes = self.limit_bytes - self.used_bytes - wish.size_bytes
+            if self._shares.bounded(wish.tp):
+                passed_over |= not self._shares.allows(wish.tp, wish.size_bytes, free_bytes)
+                if passed_over:
+                    continue
+            elif free_bytes < 0:
                 break
-            self.used_bytes += wanted
-            self._granted[ticket] = wanted
+            self.used_bytes += wish.size_bytes
+            self._shares.took(wish.tp, wish.size_bytes)
+            self._granted[ticket] = wish
             granted.append(ticket)
         for ticket in granted:
             del self._waiting[ticket]
         return granted
+
+    @property
+    def anybody_waits(self) -> bool:
+        """Whether a thread waits for room."""
+        return bool(self._waiting)
+
+    def reserved(self) -> dict[TopicPartition, int]:
+        """What is set aside for each partition."""
+        total: dict[TopicPartition, int] = {}
+        for wish in self._granted.values():
+            total[wish.tp] = total.get(wish.tp, 0) + wish.size_bytes
+        return total

@@ -15,7 +15,9 @@ from typing import Any
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Link, Pending, Question
 from outlast.engine.hub import Hub
+from outlast.engine.lanes import owed_since_s, served_since_s
 from outlast.engine.messages import (
+    AttemptState,
     Connection,
     ConnectionLost,
     Disconnect,
@@ -28,7 +30,7 @@ from outlast.engine.metadata import Node
 from outlast.engine.partition import Partition
 from outlast.engine.produce import Answer, read_answers
 from outlast.engine.queue import FailureReason
-from outlast.engine.verdict import Judgement, Verdict, judge
+from outlast.engine.verdict import Judgement, Verdict, judge, judge_abort
 
 UNKNOWN_SERVER_ERROR = -1
 
@@ -45,14 +47,65 @@ class Answers:
     def produced(self, link: Link, pending: Pending, response: Any, now: float) -> None:
         """A Produce answer: each of its partitions has its own."""
         answers = read_answers(response, (batch for _, batch in pending.batches))
-        for place, batch in pending.batches:
-            self._answered(link.node_id, place, batch, answers.get(place.tp), now)
+        attempts = [batch.open_attempt for _, batch in pending.batches]
+        for (place, batch), attempt in zip(pending.batches, attempts, strict=True):
+            assert attempt is not None
+            self._answered(place, batch, attempt, answers.get(place.tp), now)
+        if self._hub.lanes.enabled:
+            self._steer(link, pending, attempts, now)
+
+    def _steer(
+        self, link: Link, pending: Pending, attempts: Sequence[Attempt | None], now: float
+    ) -> None:
+        """What an answer says about lanes: whose acks are usual, and who is stuck.
+
+        An answer waits for its slowest partition and for the requests before it (C18, C19): where
+        a 7 held it back, the time of its acks is no measure. Yet each 0 in it came within the ack
+        wait, or it were a 7.
+        """
+        lanes = self._hub.lanes
+        told = [(*entry, a) for entry, a in zip(pending.batches, attempts, strict=True) if a]
+        held_back = any(attempt.stalled for _, _, attempt in told)
+        behind = pending.sent_s < max(link.stalled_s, link.throttled_until_s)
+        waits_s: list[float] = []
+        stuck = False
+        for place, batch, attempt in told:
+            if attempt.stalled:
+                stuck |= lanes.stuck(place.tp, link.node_id, attempt.sent_s, now)
+            elif attempt.state is AttemptState.ACCEPTED:
+                since_s = served_since_s(batch, attempt)
+                waits_s.append(now - since_s)
+                if held_back:
+                    usual = since_s == attempt.sent_s
+                else:
+                    usual = not behind and now - since_s <= lanes.ack_wait_s(link.node_id)
+                lanes.acked(place.tp, attempt.sent_s, usual=usual, now=now)
+        if held_back:
+            link.stalled_s = now
+        elif waits_s and not behind:
+            lanes.sample(link.node_id, waits_s)
+        if stuck and link.role is Role.OPEN and link.pending:
+            self._clear_lane(link, now)
+
+    def _clear_lane(self, link: Link, now: float) -> None:
+        """Abort an open lane behind a stuck request: what waits there would be served one by one,
+        each for as long. All of it is sent again, each in its own lane.
+        """
+        connection = link.connection
+        assert connection is not None
+        self._hub.out.commands.append(Disconnect(connection, abort=True))
+        unanswered = self._hub.brokers.drop(link, now)
+        link.retry_s = now
+        self._lost(link, connection, unanswered, judge_abort(), now, ())
 
     def _answered(
-        self, node_id: int, place: Partition, batch: Batch, answer: Answer | None, now: float
+        self,
+        place: Partition,
+        batch: Batch,
+        attempt: Attempt,
+        answer: Answer | None,
+        now: float,
     ) -> None:
-        attempt = batch.open_attempt
-        assert attempt is not None
         if answer is None:  # its partition is missing from the answer: anything may be true
             judgement, base_offset = judge(UNKNOWN_SERVER_ERROR, -1, records=batch.count), -1
         else:
@@ -61,10 +114,12 @@ class Answers:
         verdict, name, state = judgement.verdict, judgement.name, judgement.state
         if verdict is Verdict.DELIVERED:
             assert answer is not None
-            self._delivered(node_id, place, batch, attempt, answer, now)
+            self._delivered(place, batch, attempt, answer, now)
             return
+        attempt.stalled = judgement.stall
         if judgement.stall:
-            self._hub.stalled(place, node_id, attempt.sent_s, now)
+            since_s = owed_since_s(batch, attempt)
+            self._hub.stalled(place, attempt.connection, "follower", since_s, now)
         asked = place.is_asked(batch)
         if asked and not self._speaks_of_the_question(judgement):
             place.void()
@@ -99,6 +154,9 @@ class Answers:
             if place.inquest is None:  # its few questions need no pause; restarts without end do
                 place.refusals += 1
                 place.retry_at_s = now + self._hub.schedules.denied_delay_s(place.refusals)
+        elif judgement.stall and self._hub.lanes.enabled:
+            # the broker has waited already; one that answers at once is not asked at once again
+            place.retry_at_s = attempt.sent_s + self._hub.settings.retry_backoff_s
         elif not final:
             place.retry_at_s = now + self._hub.schedules.retry_delay_s(
                 max(1, batch.retries), now - batch.created_s, name
@@ -149,7 +207,6 @@ class Answers:
 
     def _delivered(
         self,
-        node_id: int,
         place: Partition,
         batch: Batch,
         attempt: Attempt,
@@ -159,10 +216,12 @@ class Answers:
         settled = place.accept(batch, answer.base_offset, answer.log_append_time_ms, now)
         self._hub.tell(self._hub.stalls.end(place.tp, StallEnd.ACK, now))
         self._hub.metadata.fresh(*place.tp)
+        if self._hub.recorder.open(place.tp):
+            self._hub.shares.changed()
         self._hub.out.facts += self._hub.recorder.accepted(
             place.tp,
             sent_s=attempt.sent_s,
-            leader=node_id,
+            leader=attempt.connection.node_id,
             leader_epoch=attempt.leader_epoch,
             now=now,
         )
@@ -212,6 +271,8 @@ class Answers:
         """The first reconnect after a good connection is at once; then by schedule."""
         at_once = was_ready and not link.failures
         self._hub.brokers.fail(link, now)
+        if not was_ready:
+            self._hub.brokers.unreachable(link)
         link.retry_s = now
         if not at_once:
             link.retry_s += self._hub.schedules.reconnect_delay_s(
@@ -236,7 +297,7 @@ class Answers:
         """A connection is over, by itself or given up; `unsent` was never handed to it."""
         connection, was_ready = link.connection, link.ready
         assert connection is not None
-        unanswered = self._hub.brokers.drop(link)
+        unanswered = self._hub.brokers.drop(link, now)
         address = self._hub.address(link.node_id)
         self._hub.out.facts.append(
             ConnectionLost(now, connection, address, loss, detail, len(unanswered))
@@ -275,19 +336,16 @@ class Answers:
                     for place, _ in pending.batches:
                         left.setdefault(place.tp, place)
         for place in left.values():
-            assert judgement.cause is not None
-            oldest = next(b.open_attempt for b in place.window if b.open_attempt is not None)
-            self._hub.gap_refused(place, oldest, judgement.cause, judgement.name, now)
+            if judgement.cause is not None:
+                oldest = next(b.open_attempt for b in place.window if b.open_attempt is not None)
+                self._hub.gap_refused(place, oldest, judgement.cause, judgement.name, now)
             self._hub.settle(place, place.lose_connection(connection, judgement.name), now)
-            self._hub.trouble(place.tp, now)
+            if judgement.stale_leader:
+                self._hub.trouble(place.tp, now)
 
-    def unreachable(self, node_id: int, judgement: Judgement, now: float) -> None:
+    def unreachable(self, link: Link, judgement: Judgement, now: float) -> None:
         """A leader cannot be connected while records wait for it."""
         assert judgement.cause is not None
-        for tp, place in self._hub.busy.items():
-            leader = self._hub.metadata.leader(*tp)
-            due_s = place.due_s()
-            if leader is None or leader.node_id != node_id or due_s is None or due_s > now:
-                continue
+        for place in self._hub.waiting_for(link, now):
             self._hub.gap_unreachable(place, judgement.cause, judgement.name, now)
-            self._hub.trouble(tp, now)
+            self._hub.trouble(place.tp, now)

@@ -42,6 +42,7 @@ class Attempt:
         "error",
         "leader_epoch",
         "sent_s",
+        "stalled",
         "state",
         "topic_id",
     )
@@ -55,7 +56,15 @@ class Attempt:
         self.sent_s = sent_s
         self.state = AttemptState.OPEN
         self.error = ""
+        self.stalled = False  # answered 7 with an offset
         self.base_offset = -1  # told with a refusal: where that leader appended it (S2)
+
+    def same_leader(self, other: Attempt) -> bool:
+        """Whether both went to the same node while it led at the same epoch."""
+        return (
+            self.connection.node_id == other.connection.node_id
+            and self.leader_epoch == other.leader_epoch
+        )
 
     def __repr__(self) -> str:
         return (

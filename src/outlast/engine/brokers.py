@@ -19,6 +19,7 @@ from outlast.engine.messages import Connect, Connection, Role
 from outlast.engine.partition import Partition
 
 ANSWERS_KEPT = 15  # of a link, to know its usual answer time
+SLOW_IDLE_MAX_S = 10.0  # a slow lane that nobody needs any more
 
 
 class Question(Enum):
@@ -38,7 +39,7 @@ class Pending:
     sent_s: float
     deadline_s: float
     batches: list[tuple[Partition, Batch]]
-    partition: Partition | None = None  # the one that a fresh producer id is for
+    broker_timeout_s: float = 0.0  # what a Produce request gives the broker to wait for followers
 
 
 class Link:
@@ -58,7 +59,9 @@ class Link:
         "ready_s",
         "retry_s",
         "role",
+        "stalled_s",
         "throttled_until_s",
+        "unreachable_since_s",
         "used_s",
     )
 
@@ -72,9 +75,11 @@ class Link:
         self.used_s = 0.0
         self.answered_s = 0.0  # the last answer on this connection, its handshake included
         self.answer_times_s: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self.stalled_s = 0.0  # when the last answer came that a follower had held back
         self.throttled_until_s = 0.0  # the broker reads nothing from us before (KIP-219)
         self.failures = 0  # connects in a row that came to nothing
         self.failing_since_s = 0.0
+        self.unreachable_since_s: float | None = None  # connects fail, since this one began
         self.retry_s = 0.0  # no connect before this
         self.pending: deque[Pending] = deque()
         self.api_versions: Mapping[int, tuple[int, int]] = {}
@@ -98,13 +103,25 @@ class Link:
         """When the oldest unanswered request times out, or else the link has idled too long."""
         if self.pending:
             return self.pending[0].deadline_s
+        if self.role is Role.SLOW:
+            idle_max_s = min(idle_max_s, SLOW_IDLE_MAX_S)
         return self.used_s + idle_max_s if self.ready else None
+
+    def throttled(self, throttle_s: float, now: float) -> None:
+        """The broker reads nothing from this connection for a while (KIP-219): that time counts
+        neither as silence nor against what is unanswered.
+        """
+        until_s = max(self.throttled_until_s, now + throttle_s)
+        longer_s = until_s - max(self.throttled_until_s, now)
+        self.throttled_until_s = until_s
+        for pending in self.pending:
+            pending.deadline_s += longer_s
 
 
 class Brokers:
     """All links of a producer."""
 
-    __slots__ = ("_links", "_serial", "_token", "answered_s", "suspected")
+    __slots__ = ("_links", "_serial", "_token", "answered_s", "closed", "down", "suspected")
 
     def __init__(self) -> None:
         self._links: dict[tuple[int, Role], Link] = {}
@@ -112,6 +129,8 @@ class Brokers:
         self._token = 0
         self.answered_s: dict[int, float] = {}  # node → its last answer, on any connection
         self.suspected: dict[int, None] = {}  # nodes that owe an answer for too long
+        self.down: dict[int, float] = {}  # nodes silent or refusing connects, since when
+        self.closed: list[tuple[float, Connection]] = []  # that were ready, until the hub has told
 
     def __repr__(self) -> str:
         return f"<Brokers {list(self._links.values())}>"
@@ -156,11 +175,12 @@ class Brokers:
         link.ready_s = link.used_s = link.answered_s = now
         link.api_versions = api_versions
         link.retry_s = now
-        self.answered_s[link.node_id] = now
+        link.unreachable_since_s = None
+        self._heard(link.node_id, now)
 
     def answered(self, link: Link, token: int, now: float) -> Pending | None:
         """The oldest request was answered; None if the token is not its own."""
-        self.answered_s[link.node_id] = now
+        self._heard(link.node_id, now)
         link.used_s = link.answered_s = now
         if not link.pending or link.pending[0].token != token:
             return None
@@ -168,8 +188,14 @@ class Brokers:
         link.answer_times_s.append(now - pending.sent_s)
         return pending
 
-    def drop(self, link: Link) -> list[Pending]:
+    def _heard(self, node_id: int, now: float) -> None:
+        self.answered_s[node_id] = now
+        self.down.pop(node_id, None)
+
+    def drop(self, link: Link, now: float) -> list[Pending]:
         """The connection is over; returns what was unanswered on it."""
+        if link.ready and link.connection is not None:
+            self.closed.append((now, link.connection))
         unanswered = list(link.pending)
         link.pending.clear()
         link.connection = None
@@ -182,8 +208,15 @@ class Brokers:
             link.failing_since_s = now
         link.failures += 1
 
+    def unreachable(self, link: Link) -> None:
+        """Its last connect came to nothing."""
+        if link.unreachable_since_s is None:
+            link.unreachable_since_s = link.begun_s
+        self.down.setdefault(link.node_id, link.unreachable_since_s)
+
     def revive(self, node_id: int, now: float) -> None:
         """Metadata names the node alive: its reconnect back-off starts anew."""
+        self.down.pop(node_id, None)
         for role in Role:
             link = self._links.get((node_id, role))
             if link is not None and link.down:
@@ -198,3 +231,4 @@ class Brokers:
             for role in Role:
                 self._links.pop((node_id, role), None)
             self.answered_s.pop(node_id, None)
+            self.down.pop(node_id, None)

@@ -64,6 +64,7 @@ class GapRecorder:
         cause: Cause,
         trigger: str,
         sent_s: float,
+        lane: str = "",
         leader: int,
         leader_epoch: int,
         last_ack_s: float | None,
@@ -81,6 +82,7 @@ class GapRecorder:
         if not opens:
             gap.phases.refused(sent_s, (leader, leader_epoch), now)
         gap.attempts += 1
+        gap.lane = gap.lane or lane
         gap.note_error(trigger)
         if cause in _ANSWERED:
             gap.note_no((leader, leader_epoch), sent_s)
@@ -272,11 +274,6 @@ class GapRecorder:
     def ended_s(self, tp: TopicPartition) -> float:
         """When the partition's last gap ended; long ago if it had none."""
         return self._ended_at.get(tp, -inf)
-
-    @property
-    def any_open(self) -> bool:
-        """Whether any partition has a gap now."""
-        return bool(self._open)
 
     def open_partitions(self) -> list[TopicPartition]:
         """The partitions that have a gap now, in order of opening."""

@@ -209,6 +209,7 @@ class OpenGap:
     old_leader_epoch: int
     new_leader: int = -1
     new_leader_epoch: int = -1
+    lane: str = ""  # of the first attempt that came to nothing
     attempts: int = 0
     metadata_refreshes: int = 0
     delivered: int = 0  # records
@@ -284,6 +285,7 @@ class OpenGap:
             number=self.number,
             cause=self.cause,
             trigger=self.trigger,
+            lane=self.lane,
             begin_s=self.begin_s,
             begin_unix_s=self.begin_unix_s,
             duration_s=end_s - self.begin_s,

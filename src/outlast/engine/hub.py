@@ -11,13 +11,16 @@ from collections.abc import Iterable
 
 from outlast.engine.accumulator import Accumulator
 from outlast.engine.batch import Attempt, Batch
-from outlast.engine.brokers import Brokers
+from outlast.engine.brokers import Brokers, Link
 from outlast.engine.gap import GapRecorder
 from outlast.engine.inquiries import Inquiries
+from outlast.engine.lanes import Lanes
 from outlast.engine.messages import (
     Cause,
     Complaint,
     Compress,
+    Connection,
+    ConnectionClosed,
     Fact,
     GapOpened,
     Granted,
@@ -36,6 +39,7 @@ from outlast.engine.queue import Limits
 from outlast.engine.retry import Schedules
 from outlast.engine.rng import Rng
 from outlast.engine.settings import Settings
+from outlast.engine.shares import Shares
 from outlast.engine.stall import StallRecorder
 
 WINDOW_BATCHES = 5  # the broker remembers five (S1)
@@ -53,7 +57,9 @@ class Hub:
         self.metadata = Metadata(settings)
         self.brokers = Brokers()
         self.inquiries = Inquiries(settings, self.schedules, self.brokers, self.metadata)
-        self.accumulator = Accumulator(settings.buffer_bytes)
+        self.lanes = Lanes(settings, self.metadata, self.brokers)
+        self.shares = Shares(settings.linger_s)
+        self.accumulator = Accumulator(settings.buffer_bytes, self.shares)
         self.sticky = StickyPartitioner(settings.batch_bytes, rng)
         self.recorder = GapRecorder(unix_offset_s)
         self.stalls = StallRecorder(unix_offset_s)
@@ -82,8 +88,14 @@ class Hub:
         """Facts for the observers."""
         self.out.facts += facts
 
-    def complain(self, now: float) -> None:
-        """What schedules said of themselves, for the log."""
+    def report(self, now: float) -> None:
+        """What parts of the hub noted for observers: lanes, connections, odd schedules."""
+        for change in self.lanes.changes:
+            self.stalls.lane_changed((change.topic, change.partition), change.lane.value)
+        self.out.facts += self.lanes.changes
+        self.lanes.changes.clear()
+        self.out.facts += [ConnectionClosed(*ended) for ended in self.brokers.closed]
+        self.brokers.closed.clear()
         for text in self.schedules.complaints:
             self.out.facts.append(Complaint(now, "warning", text))
         self.schedules.complaints.clear()
@@ -119,11 +131,12 @@ class Hub:
         result = batch.result
         assert result is not None
         self.out.completions.append(Settled(batch))
-        for ticket in self.accumulator.refund(batch.charge_bytes):
-            self.out.completions.append(Granted(ticket))
+        self.grant(self.accumulator.refund(batch.tp, batch.charge_bytes))
         batch.charge_bytes = 0
         failed = batch.count if result.failure is not None else len(result.record_failures)
         delivered = batch.count - failed
+        if delivered:
+            self.shares.delivered(batch.tp, now)
         self.out.facts.append(
             RecordsSettled(now, *batch.tp, delivered, failed, now - batch.created_s)
         )
@@ -133,6 +146,17 @@ class Hub:
                 self.tell(self.recorder.settled(number, "failed", failed, now, last=False))
             fate = "delivered" if delivered else "expired" if expired else "failed"
             self.tell(self.recorder.settled(number, fate, delivered or failed, now))
+
+    def grant(self, tickets: Iterable[int]) -> None:
+        """Room was set aside for these."""
+        self.out.completions += [Granted(ticket) for ticket in tickets]
+
+    def judge_shares(self, now: float) -> None:
+        """Find out who is held up, if it is time; who waits for room may get it now."""
+        if now >= self.shares.due_at():
+            gaps = self.recorder.open_partitions()
+            self.shares.judge(self.busy, gaps, self.accumulator.reserved(), now)
+            self.grant(self.accumulator.grant())
 
     def compress(self, batch: Batch) -> None:
         """Ask the driver for a closed batch's bytes, once."""
@@ -153,6 +177,7 @@ class Hub:
         self.tell(self.stalls.end(place.tp, StallEnd.GAP, now))
         self.tell(facts)
         if any(isinstance(fact, GapOpened) for fact in facts):
+            self.shares.changed()
             for batch in place.unsettled():
                 self.meet_gap(batch)
 
@@ -167,6 +192,7 @@ class Hub:
             cause=cause,
             trigger=name,
             sent_s=max(attempt.sent_s, self.stalls.alive_s(place.tp) or attempt.sent_s),
+            lane=attempt.connection.role.value,
             leader=attempt.connection.node_id,
             leader_epoch=attempt.leader_epoch,
             last_ack_s=place.last_ack_s,
@@ -201,13 +227,37 @@ class Hub:
         )
         self._tell_gap(place, facts, now)
 
-    def stalled(self, place: Partition, node_id: int, sent_s: float, now: float) -> None:
+    def stalled(
+        self, place: Partition, connection: Connection, reason: str, sent_s: float, now: float
+    ) -> None:
         """The leader lives and owes an ack. While a gap is open that changes nothing."""
         if self.settings.acks != 0 and not self.recorder.open(place.tp):
             sent_s = max(sent_s, self.recorder.ended_s(place.tp))  # what came before was the gap's
-            self.tell(self.stalls.alive(place.tp, node_id=node_id, sent_s=sent_s, now=now))
+            facts = self.stalls.alive(
+                place.tp,
+                node_id=connection.node_id,
+                lane=connection.role.value,
+                reason=reason,
+                sent_s=sent_s,
+                now=now,
+            )
+            self.tell(facts)
 
     # --- leaders --------------------------------------------------------------------------------
+
+    def waiting_for(self, link: Link, now: float) -> list[Partition]:
+        """Partitions with something due that this connection would take, were it up."""
+        places = []
+        for tp, place in self.busy.items():
+            due_s = place.due_s()
+            if due_s is None or due_s > now:
+                continue
+            leader = self.metadata.leader(*tp)
+            if leader is None or leader.node_id != link.node_id:
+                continue
+            if self.lanes.link(place, link.node_id, now) is link:
+                places.append(place)
+        return places
 
     def trouble(self, tp: TopicPartition, now: float) -> None:
         """Its leader refuses or cannot be reached: metadata is wanted until that changes."""

@@ -97,7 +97,8 @@ class Inquiries:
         if waits and min(waits) <= looked_s:
             # a question is due and nobody can be asked: wait for the first back-off to end
             retries = [at for _, _, _, at in self._candidates(looked_s) if at > looked_s]
-            waits = [t for t in waits if t > looked_s] + retries
+            muted = [link.throttled_until_s for link in self.links()]
+            waits = [t for t in [*waits, *muted] if t > looked_s] + retries
         return min(waits, default=None)
 
     # --- asking ---
@@ -138,6 +139,8 @@ class Inquiries:
 
     @staticmethod
     def _slow(link: Link, now: float) -> bool:
+        if now < link.throttled_until_s:
+            return True
         since_s = link.waiting_since_s()
         return since_s is not None and now - since_s >= HEDGE_S
 
@@ -163,7 +166,7 @@ class Inquiries:
             if link.node_id < 0 and spent and self._metadata.nodes:
                 assert link.connection is not None
                 commands.append(Disconnect(link.connection, abort=False))
-                self._brokers.drop(link)
+                self._brokers.drop(link, now)
         if self._can_open_another(now):
             commands += self._open(self._candidates(now), now)
         return commands
@@ -279,7 +282,7 @@ class Inquiries:
             if ok and other is not link and self._slow(other, now):
                 assert other.connection is not None
                 commands.append(Disconnect(other.connection, abort=True))
-                self._brokers.drop(other)
+                self._brokers.drop(other, now)
                 self._brokers.fail(other, now)
                 other.retry_s = now + self._schedules.reconnect_delay_s(other.failures, 0.0)
         return commands

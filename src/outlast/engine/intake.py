@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from kafka.errors import MessageSizeTooLargeError
@@ -30,7 +30,7 @@ class Waiting:
     """Nothing was taken: wait for `Granted(ticket)`, then ask again with the ticket."""
 
     ticket: int
-    reason: str  # 'metadata' or 'memory'
+    reason: str  # 'metadata', 'memory', or 'share': room, but not for a partition that is held up
     error: int = 0  # the topic's last metadata error
     final: bool = False  # waiting does not help: fail the record with `error`
 
@@ -92,7 +92,7 @@ class Intake:
         size_bytes = record_bytes_max(key, value, headers)
         if partition is None:
             if key is None:
-                free = self._free(topic, partitions) if self._hub.recorder.any_open else partitions
+                free = self._hub.shares.free(topic, partitions)
                 partition = self._hub.sticky.choose(topic, free, size_bytes)
             else:
                 partition = keyed_partition(key, partitions)
@@ -108,11 +108,12 @@ class Intake:
             if partition not in partitions:  # the topic was created again without it
                 return self._wait_for_partition(topic, partition, partitions, now, ticket)
             charge_bytes += BATCH_OVERHEAD_BYTES
-        if not self._hub.accumulator.charge(charge_bytes, ticket):
+        if not self._hub.accumulator.charge(tp, charge_bytes, ticket):
             # what it joins now may be sealed by then: ask for room for a batch of its own
             return self._wait_for_room(tp, charge_bytes + BATCH_OVERHEAD_BYTES * joins, ticket)
         if ticket:
             self._wanted.pop(ticket, None)
+            self._hub.grant(self._hub.accumulator.grant())  # it may have taken less than was kept
         batch = place.queue.append(timestamp_ms, key, value, headers, joins=joins, now=now)
         batch.charge_bytes += charge_bytes
         if batch.count == 1:
@@ -127,13 +128,6 @@ class Intake:
             self._hub.sticky.batch_left(topic, partition)
         return batch
 
-    def _free(self, topic: str, partitions: Sequence[int]) -> Sequence[int]:
-        """The partitions that no gap holds up, all if it holds up all: a record that may go
-        anywhere need not wait.
-        """
-        held_up = self._hub.recorder.open
-        return tuple(p for p in partitions if not held_up((topic, p))) or partitions
-
     def _wait_for_room(self, tp: tuple[str, int], charge_bytes: int, ticket: int) -> Waiting:
         if charge_bytes > self._hub.accumulator.limit_bytes:
             raise MessageSizeTooLargeError(
@@ -141,12 +135,13 @@ class Intake:
                 f"buffer_memory is {self._hub.accumulator.limit_bytes}; make it larger"
             )
         ticket = ticket or self._ticket()
-        self._hub.accumulator.wait(ticket, charge_bytes)
+        self._hub.accumulator.wait(tp, ticket, charge_bytes)
+        self._hub.grant(self._hub.accumulator.grant())  # what was kept for it, if it was too little
         self._wanted[ticket] = tp
         for place in self._hub.busy.values():
-            place.queue.end_linger()  # room comes only from what is sent
+            place.queue.hurry()  # room comes only from what is sent
         self.attention = True
-        return Waiting(ticket, "memory")
+        return Waiting(ticket, "share" if self._hub.shares.bounded(tp) else "memory")
 
     def _wait_for_topic(self, topic: str, now: float, ticket: int) -> Waiting:
         granted = ticket != 0  # so the error is an answer to this caller's own question
@@ -189,8 +184,7 @@ class Intake:
     def _forget(self, ticket: int) -> None:
         """Its place in the queue and the room that was kept for it go to others."""
         self._wanted.pop(ticket, None)
-        for granted in self._hub.accumulator.cancel(ticket):
-            self._hub.out.completions.append(Granted(granted))
+        self._hub.grant(self._hub.accumulator.cancel(ticket))
         for topic, tickets in list(self._waiters.items()):
             tickets.pop(ticket, None)
             if not tickets:

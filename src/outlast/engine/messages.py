@@ -26,6 +26,8 @@ from outlast.engine.outcomes import (
     GapEnd as GapEnd,
     GapOutcome as GapOutcome,
     Health as Health,
+    HeldUp as HeldUp,
+    LaneReason as LaneReason,
     Outcome as Outcome,
     Phase as Phase,
     Stall as Stall,
@@ -269,6 +271,49 @@ class RecordsSettled:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneChanged:
+    """A partition's requests go over the other produce connection of its leader from now on, or
+    stay in the slow one for another reason.
+    """
+
+    at_s: float
+    topic: str
+    partition: int
+    node_id: int
+    lane: Role  # OPEN or SLOW
+    reason: LaneReason
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """A broker told us to send nothing over this connection for a while (a quota, KIP-219)."""
+
+    at_s: float
+    connection: Connection
+    throttle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOpened:
+    """A connection can carry requests."""
+
+    at_s: float
+    connection: Connection
+    address: str
+    duration_s: float  # of connecting, TLS, ApiVersions and authentication together
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionClosed:
+    """A connection that had been opened is over, for whatever reason (also after its
+    `ConnectionLost`, and where the producer itself gave it up).
+    """
+
+    at_s: float
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionLost:
     """A connection could not be made, or ended unasked."""
 
@@ -302,6 +347,10 @@ Fact = (
     | PartitionRestarted
     | MetadataRefreshed
     | RecordsSettled
+    | LaneChanged
+    | Throttled
+    | ConnectionOpened
+    | ConnectionClosed
     | ConnectionLost
     | Complaint
 )

@@ -121,6 +121,7 @@ class Gap:
     number: int  # counts this producer's gaps from 1
     cause: Cause
     trigger: str  # protocol name of the first signal, such as NOT_LEADER_OR_FOLLOWER
+    lane: str = ""  # of the first attempt that came to nothing: 'open' or 'slow'; '' if none was
     begin_s: float  # monotonic
     begin_unix_s: float
     duration_s: float  # so far, while `ended_by` is None
@@ -162,6 +163,8 @@ class Stall:
     partition: int
     number: int  # counts this producer's stalls from 1
     node_id: int  # the leader that owes the ack
+    lane: str  # that the unacknowledged batch was sent on: 'open' or 'slow'
+    reason: str  # 'follower' (the leader says that one is late) or 'leader' (slow, but it lives)
     begin_s: float  # monotonic: when the oldest unacknowledged batch was sent
     begin_unix_s: float
     duration_s: float  # so far, while `ended_by` is None
@@ -172,12 +175,42 @@ class Stall:
         return {k: v.value if isinstance(v, Enum) else v for k, v in asdict(self).items()}
 
 
+class LaneReason(Enum):
+    """Why a partition's requests go over the lane that they go over."""
+
+    STUCK = "stuck"  # the leader said that a follower is late (7 with an offset): slow lane
+    SUSPECT = "suspect"  # it shares a follower with a stuck one: slow lane, ahead of those
+    FOLLOWER_DOWN = "follower_down"  # its in-sync replicas name a node that is down: slow lane
+    USUAL = "usual"  # an ack came in usual time: back to the open lane
+    MOVED = "moved"  # another broker leads: back to the open lane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldUp:
+    """A partition whose records do not leave: together these may hold only a share of the buffer
+    while others deliver.
+    """
+
+    topic: str
+    partition: int
+    reason: str  # 'gap: <cause>', 'stall: <reason>' or 'waiting' (for longer than linger + 1 s)
+    lane: str  # 'open' or 'slow'
+    lane_reason: str  # why it is in the slow lane (a LaneReason's value); '' in the open one
+    oldest_age_s: float  # of its oldest record without outcome
+    buffer_bytes: int  # that its records take
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return asdict(self)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """How a producer does right now."""
 
     open_gaps: tuple[Gap, ...]
     open_stalls: tuple[Stall, ...]
+    held_up: tuple[HeldUp, ...]
     buffer_bytes: int  # of unsettled records
     buffer_limit_bytes: int
     headroom_s: float | None  # until the buffer is full if nothing leaves it; None: nothing comes
@@ -193,6 +226,7 @@ class Health:
             "ok": self.ok,
             "open_gaps": [gap.to_dict() for gap in self.open_gaps],
             "open_stalls": [stall.to_dict() for stall in self.open_stalls],
+            "held_up": [held.to_dict() for held in self.held_up],
             "buffer_bytes": self.buffer_bytes,
             "buffer_limit_bytes": self.buffer_limit_bytes,
             "headroom_s": self.headroom_s,

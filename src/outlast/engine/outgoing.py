@@ -7,6 +7,8 @@ batch from as many due partitions as fit, starting at a rotating one; never the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Link, Pending, Question
 from outlast.engine.hub import Hub
@@ -29,7 +31,7 @@ class Outgoing:
 
     def pump(self, now: float) -> None:
         """Send whatever may be sent."""
-        by_node: dict[int, list[tuple[Partition, int]]] = {}
+        by_link: dict[Link, list[tuple[Partition, int]]] = {}
         for tp, place in self._hub.busy.items():
             due_s = place.due_s()
             if due_s is None or due_s > now:
@@ -43,14 +45,14 @@ class Outgoing:
                 self._hub.inquiries.want_producer_id(place)
                 if place.needs_producer_id():
                     continue
-            by_node.setdefault(leader.node_id, []).append((place, leader.epoch))
-        for node_id, due in by_node.items():
-            self._pump_node(node_id, due, now)
+            link = self._hub.lanes.link(place, leader.node_id, now)
+            by_link.setdefault(link, []).append((place, leader.epoch))
+        for link, due in by_link.items():
+            self._pump_link(link, due, now)
 
-    def _pump_node(self, node_id: int, due: list[tuple[Partition, int]], now: float) -> None:
-        link = self._hub.brokers.link(node_id, Role.OPEN)
+    def _pump_link(self, link: Link, due: list[tuple[Partition, int]], now: float) -> None:
         if link.down:
-            node = self._hub.metadata.nodes[node_id]
+            node = self._hub.metadata.nodes[link.node_id]
             if now >= link.retry_s:
                 self._hub.out.commands.append(
                     self._hub.brokers.connect(link, node.host, node.port, now)
@@ -61,11 +63,15 @@ class Outgoing:
         self._rotation += 1
         start = self._rotation % len(due)
         due = due[start:] + due[:start]
+        if link.role is Role.SLOW:
+            if not link.pending:
+                any(self._send_one(link, group, now) for group in self._hub.lanes.in_turn(due))
+            return
         while len(link.pending) < self._hub.settings.max_in_flight:
             if not self._send_one(link, due, now):
                 return
 
-    def _send_one(self, link: Link, due: list[tuple[Partition, int]], now: float) -> bool:
+    def _send_one(self, link: Link, due: Sequence[tuple[Partition, int]], now: float) -> bool:
         """One request with a batch of every partition that may send and still fits."""
         connection = link.connection
         assert connection is not None
@@ -109,16 +115,22 @@ class Outgoing:
         now: float,
     ) -> None:
         settings = self._hub.settings
+        if self._hub.lanes.enabled:
+            broker_timeout_s = self._hub.lanes.ack_wait_s(link.node_id)
+        else:
+            broker_timeout_s = settings.request_timeout_s * BROKER_SHARE
         request = build_request(
             [batch for _, batch in chosen],
             acks=settings.acks,
-            timeout_ms=max(1, int(settings.request_timeout_s * 1000 * BROKER_SHARE)),
+            timeout_ms=max(1, int(broker_timeout_s * 1000)),
         )
         token = self._hub.brokers.next_token()
         link.used_s = now
         if settings.acks != 0:
             deadline_s = now + settings.request_timeout_s
-            link.pending.append(Pending(token, Question.PRODUCE, now, deadline_s, chosen))
+            link.pending.append(
+                Pending(token, Question.PRODUCE, now, deadline_s, chosen, broker_timeout_s)
+            )
         self._hub.out.commands.append(Send(connection, token, request, settings.acks != 0))
         if settings.acks == 0:  # handed over is all that will ever be known
             for place, batch in chosen:

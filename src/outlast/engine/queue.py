@@ -42,11 +42,12 @@ class FailureReason:
 class Queue:
     """The part of a partition that the application fills."""
 
-    __slots__ = ("_limits", "_tp", "batch_bytes", "batches")
+    __slots__ = ("_hurried", "_limits", "_tp", "batch_bytes", "batches")
 
     def __init__(self, tp: tuple[str, int], limits: Limits) -> None:
         self._tp = tp
         self._limits = limits
+        self._hurried = False  # the last batch does not linger, though it takes records
         self.batches: deque[Batch] = deque()
         self.batch_bytes = limits.batch_bytes  # less, once the broker has called one too large
 
@@ -86,6 +87,7 @@ class Queue:
             batch = self.batches[-1]
         else:
             self.end_linger()
+            self._hurried = False
             batch = Batch(self._tp, now)
             self.batches.append(batch)
         builder = batch.builder
@@ -106,14 +108,20 @@ class Queue:
         self.batch_bytes = min([self.batch_bytes, *sizes])
 
     def end_linger(self) -> None:
-        """What is queued waits no longer for more records (flush, close, no room)."""
+        """What is queued waits no longer for more records (flush, close)."""
         if self.batches:
             self.batches[-1].closed = True
+
+    def hurry(self) -> None:
+        """The same where room is short, but what cannot be sent yet goes on taking records: else
+        each record that finds room would be a batch of its own, and ever less would leave.
+        """
+        self._hurried = True
 
     def ready_s(self) -> float | None:
         """Since when (or from when on) the head is ready to be sent."""
         if not self.batches:
             return None
         head = self.batches[0]
-        lingers = not head.closed and len(self.batches) == 1
+        lingers = not (head.closed or self._hurried) and len(self.batches) == 1
         return head.created_s + (self._limits.linger_s if lingers else 0.0)

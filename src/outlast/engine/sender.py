@@ -20,12 +20,14 @@ from outlast.engine.aftermath import Aftermath
 from outlast.engine.answers import Answers
 from outlast.engine.batch import Batch
 from outlast.engine.brokers import Link, Pending, Question
+from outlast.engine.health import examine
 from outlast.engine.hub import Hub
 from outlast.engine.inflow import Inflow
 from outlast.engine.intake import Intake, Waiting
 from outlast.engine.messages import (
     Complaint,
     Connection,
+    ConnectionOpened,
     Disconnect,
     Gap,
     GapEnd,
@@ -35,6 +37,7 @@ from outlast.engine.messages import (
     Outbox,
     Role,
     Stall,
+    Throttled,
 )
 from outlast.engine.metadata import (
     Change,
@@ -55,6 +58,7 @@ from outlast.engine.window import EPOCH_MAX
 NO_PRODUCER_ID_FOR_US = frozenset({31, 42, 53})
 COORDINATOR_LOADING = frozenset({14, 15, 16})
 SHORTEST_WAIT_S = 0.0005
+PRODUCE_ROLES = (Role.OPEN, Role.SLOW)
 
 __all__ = ["Sender", "Waiting"]
 
@@ -111,9 +115,10 @@ class Sender:
         for place in list(self._hub.busy.values()):
             self._hub.settle(place, place.fail_all(why), now)
         for link in self._hub.brokers:
-            self._close(link)
+            self._close(link, now)
         self._hub.tell(self._hub.stalls.close(now))
         self._hub.tell(self._hub.recorder.close(now))
+        self._hub.report(now)
         self._closed = True
 
     def compressed(self, batch: Batch, data: bytearray, now: float) -> None:
@@ -132,12 +137,15 @@ class Sender:
             return
         begun_s = link.begun_s
         self._hub.brokers.connected(link, api_versions, now)
+        address = self._hub.address(connection.node_id)
+        self._hub.out.facts.append(ConnectionOpened(now, connection, address, now - begun_s))
         if connection.role is Role.PROBE:
             self._silence.probe_answered(link, now)
-        if connection.role is Role.OPEN:
+        if connection.role in PRODUCE_ROLES:
             for tp in self._hub.recorder.open_partitions():
                 leader = self._hub.metadata.leader(*tp)
-                if leader is not None and leader.node_id == connection.node_id:
+                lane, _ = self._hub.lanes.of(tp)
+                if leader is not None and (leader.node_id, lane) == (link.node_id, link.role):
                     self._hub.out.facts += self._hub.recorder.connecting(tp, begun_s, now)
         self._advance(now)
 
@@ -158,8 +166,8 @@ class Sender:
         self._answers.ended(link, loss, detail, judgement, now, unsent)
         if connection.role is Role.PROBE:
             self._silence.probe_failed(link, now)
-        if not was_ready and connection.role is Role.OPEN:
-            self._answers.unreachable(connection.node_id, judgement, now)
+        if not was_ready and connection.role in PRODUCE_ROLES:
+            self._answers.unreachable(link, judgement, now)
         self._advance(now)
 
     def responded(self, connection: Connection, token: int, response: Any, now: float) -> None:
@@ -171,9 +179,6 @@ class Sender:
         if pending is None:
             return
         link.failures = 0
-        throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
-        if throttle_ms > 0:
-            link.throttled_until_s = max(link.throttled_until_s, now + throttle_ms / 1000)
         match pending.question:
             case Question.PRODUCE:
                 self._answers.produced(link, pending, response, now)
@@ -181,6 +186,10 @@ class Sender:
                 self._informed(link, pending, response, now)
             case Question.PRODUCER_ID:
                 self._numbered(response, now)
+        throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
+        if throttle_ms > 0:  # this answer came first, and at once (C21)
+            link.throttled(throttle_ms / 1000, now)
+            self._hub.out.facts.append(Throttled(now, connection, throttle_ms / 1000))
         self._advance(now)
 
     def tick(self, now: float) -> None:
@@ -195,7 +204,7 @@ class Sender:
                 if link.pending:
                     self._answers.give_up(link, judge_timeout(), "no answer in time", now)
                 else:
-                    self._close(link)
+                    self._close(link, now)
         self._hub.tell(self._hub.recorder.tick(now))
         self._hub.tell(self._hub.stalls.tick(now))
         self._advance(now)
@@ -219,6 +228,8 @@ class Sender:
             self._hub.stalls.next_deadline(now),
             self._silence.next_deadline(looked_s),
             self._aftermath.next_deadline(),
+            self._hub.lanes.next_deadline(),
+            self._hub.shares.due_at() if self._hub.accumulator.anybody_waits else None,
         ]
         for tp, place in self._hub.busy.items():
             times.append(place.deadline_s())
@@ -228,7 +239,7 @@ class Sender:
             elif due_s is not None:
                 leader = self._hub.metadata.leader(*tp)
                 if leader is not None:
-                    link = self._hub.brokers.link(leader.node_id, Role.OPEN)
+                    link = self._hub.lanes.link(place, leader.node_id, now)
                     wait_s = link.retry_s if link.down else link.throttled_until_s
                     if wait_s > looked_s:
                         times.append(wait_s)
@@ -251,16 +262,9 @@ class Sender:
             self._advance(now)
 
     def health(self, now: float) -> Health:
-        """Open gaps and stalls, and how long the buffer lasts if nothing leaves it."""
-        room = self._hub.accumulator
-        rate = self._inflow.bytes_per_s(room.taken_bytes, now)
-        return Health(
-            open_gaps=tuple(gap for gap in self.gaps(now) if gap.ended_by is None),
-            open_stalls=tuple(stall for stall in self.stalls(now) if stall.ended_by is None),
-            buffer_bytes=room.used_bytes,
-            buffer_limit_bytes=room.limit_bytes,
-            headroom_s=(room.limit_bytes - room.used_bytes) / rate if rate > 0 else None,
-        )
+        """Open gaps and stalls, who is held up, how long the buffer lasts if nothing leaves it."""
+        taken_bytes = self._hub.accumulator.taken_bytes
+        return examine(self._hub, self._inflow.bytes_per_s(taken_bytes, now), now)
 
     def stalls(self, now: float) -> list[Stall]:
         """The last thousand stalls, open ones included."""
@@ -270,10 +274,10 @@ class Sender:
         """The last thousand gaps, open ones included."""
         return self._hub.recorder.gaps(now)
 
-    def _close(self, link: Link) -> None:
+    def _close(self, link: Link, now: float) -> None:
         if link.connection is not None:
             self._hub.out.commands.append(Disconnect(link.connection, abort=bool(link.pending)))
-            self._hub.brokers.drop(link)
+            self._hub.brokers.drop(link, now)
 
     def _advance(self, now: float) -> None:
         """After every event: send what can be sent, ask what must be asked."""
@@ -286,11 +290,14 @@ class Sender:
         self._silence.tick(now)
         self._outgoing.pump(now)
         self._aftermath.tick(now)
+        hub.judge_shares(now)
+        if hub.lanes.wants_look(hub.busy, now):
+            hub.inquiries.clock.want(now)
         wants = (hub.newest_trouble_s(), self._intake.waiting_since_s(), self._silence.since_s())
         since = [s for s in wants if s is not None]
         hub.inquiries.clock.need(max(since, default=None), now)
         hub.out.commands += hub.inquiries.step(now)
-        hub.complain(now)
+        hub.report(now)
 
     # --- what the cluster tells -----------------------------------------------------------------
 
@@ -323,7 +330,7 @@ class Sender:
             if old is None or new is None or (old.host, old.port) == (new.host, new.port):
                 continue
             if not link.down and not link.pending:
-                self._close(link)
+                self._close(link, now)
             if link.down:
                 link.failures = 0
                 link.retry_s = now

@@ -32,6 +32,7 @@ PROBE_PATIENCE_S = 0.25  # then an unanswered probe and a newer leader together 
 USUAL_TIMES = 4  # the time-out is at least so many times the usual answer time
 TIMEOUT_MAX_S = 5.0
 RETRANSMITS_OF_A_DEAD_LINK = 2
+ACK_WAIT_GRACE_S = 0.25  # the answer that a broker gives after its ack wait needs its time, too
 
 
 class _Suspect:
@@ -48,14 +49,17 @@ class Silence:
     def __init__(self, hub: Hub, answers: Answers) -> None:
         self._hub = hub
         self._answers = answers
-        self._suspects: dict[int, _Suspect] = {}
+        self._suspects: dict[Link, _Suspect] = {}
 
     def __repr__(self) -> str:
-        return f"<Silence suspects={sorted(self._suspects)}>"
+        return f"<Silence suspects={list(self._suspects)}>"
 
     def timeout_s(self, link: Link) -> float:
         """How long this connection may say nothing."""
         least_s = self._hub.settings.silence_timeout_s
+        if self._hub.lanes.enabled:  # then the broker itself says who is stuck, in time
+            owed_s = link.pending[0].broker_timeout_s if link.pending else 0.0
+            return max(least_s, owed_s + ACK_WAIT_GRACE_S)
         if not link.answer_times_s:
             return least_s
         usual_s = USUAL_TIMES * median(link.answer_times_s)
@@ -66,15 +70,15 @@ class Silence:
     def tick(self, now: float) -> None:
         """Look at every produce connection that owes an answer."""
         for link in self._hub.brokers:
-            if link.role is not Role.OPEN:
+            if link.role not in (Role.OPEN, Role.SLOW):
                 continue
             since_s = self._silent_since_s(link)
             if since_s is None or now < since_s + self.timeout_s(link):
-                self._clear(link.node_id)
+                self._clear(link, now)
                 continue
-            suspect = self._suspects.get(link.node_id)
+            suspect = self._suspects.get(link)
             if suspect is None:
-                suspect = self._suspects[link.node_id] = _Suspect(now)
+                suspect = self._suspects[link] = _Suspect(now)
                 self._hub.brokers.suspected[link.node_id] = None
             self._ask_after(link, suspect, now)
 
@@ -82,11 +86,12 @@ class Silence:
         """When to `tick`, if nothing comes before; the last tick was at `looked_s`."""
         times = []
         for link in self._hub.brokers:
-            since_s = self._silent_since_s(link) if link.role is Role.OPEN else None
+            produces = link.role in (Role.OPEN, Role.SLOW)
+            since_s = self._silent_since_s(link) if produces else None
             if since_s is None:
                 continue
             times.append(since_s + self.timeout_s(link))
-            if link.node_id in self._suspects and link.ready:
+            if link in self._suspects and link.ready:
                 probe = self._hub.brokers.link(link.node_id, Role.PROBE)
                 if probe.down:
                     times.append(probe.retry_s)
@@ -108,16 +113,18 @@ class Silence:
             return link.begun_s
         return max(link.answered_s, link.pending[0].sent_s, link.throttled_until_s)
 
-    def _clear(self, node_id: int) -> None:
-        if self._suspects.pop(node_id, None) is not None:
-            self._hub.brokers.suspected.pop(node_id, None)
-            self._drop_probe(node_id)
+    def _clear(self, link: Link, now: float) -> None:
+        if self._suspects.pop(link, None) is None:
+            return
+        if not any(other.node_id == link.node_id for other in self._suspects):
+            self._hub.brokers.suspected.pop(link.node_id, None)
+            self._drop_probe(link.node_id, now)
 
-    def _drop_probe(self, node_id: int) -> None:
+    def _drop_probe(self, node_id: int, now: float) -> None:
         probe = self._hub.brokers.link(node_id, Role.PROBE)
         if probe.connection is not None:
             self._hub.out.commands.append(Disconnect(probe.connection, abort=False))
-            self._hub.brokers.drop(probe)
+            self._hub.brokers.drop(probe, now)
 
     # --- probing --------------------------------------------------------------------------------
 
@@ -133,9 +140,10 @@ class Silence:
                 command = self._hub.brokers.connect(probe, node.host, node.port, now)
                 self._hub.out.commands.append(command)
         elif now - probe.begun_s >= self.timeout_s(link):
-            self._drop_probe(node_id)
+            self._drop_probe(node_id, now)
             self._next_probe(probe, now)
-            self._unanswered(link, suspect, now)
+            for other, doubted in self._suspected(node_id):
+                self._unanswered(other, doubted, now)
         patient = suspect.silent or (not probe.down and now - probe.begun_s >= PROBE_PATIENCE_S)
         if patient and self._moved(link):
             self._give_up(link, now)
@@ -151,6 +159,9 @@ class Silence:
         if suspect.silent:
             return
         suspect.silent = True
+        since_s = self._silent_since_s(link)
+        assert since_s is not None
+        self._hub.brokers.down.setdefault(link.node_id, since_s)
         for place in self._waiting_for(link, now):
             self._hub.gap_unreachable(
                 place, Cause.SILENT, judge_silence().name, now, since_s=oldest_sent_s(place)
@@ -159,30 +170,32 @@ class Silence:
 
     def probe_answered(self, probe: Link, now: float) -> None:
         """The node lives: what is unanswered on its old connection stalls, or the link is dead."""
-        node_id = probe.node_id
-        self._drop_probe(node_id)
-        suspect = self._suspects.get(node_id)
-        link = self._hub.brokers.link(node_id, Role.OPEN)
-        if suspect is None or link.connection is None:
-            return
-        self._next_probe(probe, now)
-        suspect.silent = False
-        self._hub.out.commands.append(Inspect(link.connection))
-        for place in self._waiting_for(link, now):
-            sent_s = oldest_sent_s(place)
-            if sent_s is not None:
-                self._hub.stalled(place, node_id, sent_s, now)
+        self._drop_probe(probe.node_id, now)
+        suspected = self._suspected(probe.node_id)
+        if suspected:
+            self._next_probe(probe, now)
+        for link, suspect in suspected:
+            if link.connection is None:
+                continue
+            suspect.silent = False
+            self._hub.out.commands.append(Inspect(link.connection))
+            for place in self._waiting_for(link, now):
+                sent_s = oldest_sent_s(place)
+                if sent_s is not None:
+                    self._hub.stalled(place, link.connection, "leader", sent_s, now)
 
     def probe_failed(self, probe: Link, now: float) -> None:
         """The node refuses connections, yet the old one is open: as good as unanswered."""
-        suspect = self._suspects.get(probe.node_id)
-        link = self._hub.brokers.link(probe.node_id, Role.OPEN)
-        if suspect is not None and not link.down:
-            self._unanswered(link, suspect, now)
+        for link, suspect in self._suspected(probe.node_id):
+            if not link.down:
+                self._unanswered(link, suspect, now)
+
+    def _suspected(self, node_id: int) -> list[tuple[Link, _Suspect]]:
+        return [entry for entry in self._suspects.items() if entry[0].node_id == node_id]
 
     def inspected(self, link: Link, retransmits: int, now: float) -> None:
         """The kernel's word on a silent connection whose node lives."""
-        if link.node_id in self._suspects and retransmits >= RETRANSMITS_OF_A_DEAD_LINK:
+        if link in self._suspects and retransmits >= RETRANSMITS_OF_A_DEAD_LINK:
             self._give_up(link, now)
 
     # --- giving up ------------------------------------------------------------------------------
@@ -201,7 +214,7 @@ class Silence:
 
     def _give_up(self, link: Link, now: float) -> None:
         self._answers.give_up(link, judge_silence(), "silent", now)
-        self._clear(link.node_id)
+        self._clear(link, now)
 
     def _waiting_for(self, link: Link, now: float) -> list[Partition]:
         """Partitions with something unanswered on this link, or waiting for it to come up."""
@@ -211,12 +224,8 @@ class Silence:
             if pending.question is Question.PRODUCE
             for place, _ in pending.batches
         }
-        for tp, place in self._hub.busy.items():
-            leader = self._hub.metadata.leader(*tp)
-            due_s = place.due_s()
-            waits = due_s is not None and due_s <= now
-            if waits and leader is not None and leader.node_id == link.node_id:
-                places.setdefault(tp, place)
+        for place in self._hub.waiting_for(link, now):
+            places.setdefault(place.tp, place)
         return list(places.values())
 
 

@@ -22,12 +22,15 @@ from outlast.engine.messages import (
 
 TopicPartition = tuple[str, int]
 TICK_S = 1.0
+BROKER_SAYS = "follower"  # a reason: the leader's own word, which a probe's answer does not change
 
 
 @dataclass(slots=True)
 class _Open:
     number: int
     node_id: int
+    lane: str
+    reason: str
     begin_s: float
     alive_s: float  # the leader's last sign of life
 
@@ -48,13 +51,24 @@ class StallRecorder:
     def __repr__(self) -> str:
         return f"<StallRecorder open={len(self._open)}>"
 
-    def alive(self, tp: TopicPartition, *, node_id: int, sent_s: float, now: float) -> list[Fact]:
+    def alive(
+        self,
+        tp: TopicPartition,
+        *,
+        node_id: int,
+        lane: str,
+        reason: str,
+        sent_s: float,
+        now: float,
+    ) -> list[Fact]:
         """The leader lives and owes this partition an ack for a batch sent at `sent_s`."""
         stall = self._open.get(tp)
         if stall is not None:
             stall.alive_s = now
+            if reason == BROKER_SAYS:
+                stall.reason = reason
             return []
-        self._open[tp] = _Open(self._next_number, node_id, sent_s, now)
+        self._open[tp] = _Open(self._next_number, node_id, lane, reason, sent_s, now)
         self._next_number += 1
         if len(self._open) == 1:
             self._tick_at = now + TICK_S
@@ -71,6 +85,12 @@ class StallRecorder:
         self._ended.append(ended)
         self._ended_at[tp] = end_s
         return [StallEnded(now, ended)]
+
+    def lane_changed(self, tp: TopicPartition, lane: str) -> None:
+        """What is unacknowledged goes over another lane."""
+        stall = self._open.get(tp)
+        if stall is not None:
+            stall.lane = lane
 
     def alive_s(self, tp: TopicPartition) -> float | None:
         """The leader's last sign of life in an open stall, or when the last one ended: a gap that
@@ -115,6 +135,8 @@ class StallRecorder:
             partition=tp[1],
             number=stall.number,
             node_id=stall.node_id,
+            lane=stall.lane,
+            reason=stall.reason,
             begin_s=stall.begin_s,
             begin_unix_s=stall.begin_s + self._unix,
             duration_s=until_s - stall.begin_s,

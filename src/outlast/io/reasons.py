@@ -39,13 +39,20 @@ class Reasons:
         return "The producer is closed: it takes no more records"
 
     def blocked(self, topic: str, missing: str, error_code: int, max_block_s: float) -> str:
-        """What was missing ('memory' or 'metadata'), and what to do about it."""
+        """What was missing ('memory', 'share' or 'metadata'), and what to do about it."""
         limit = f"within max_block_ms={max_block_s * 1000:g}"
         if missing == "memory":
             return (
                 f"No room for the record {limit}: buffer_memory={self._buffer_bytes} bytes are "
                 "taken by records that are not yet acknowledged; make it larger, send less, or "
                 "look at producer.gaps()"
+            )
+        if missing == "share":
+            return (
+                f"No room {limit} for a record of a partition of {topic!r} that is held up: while "
+                "others deliver, all held-up partitions together may hold no more than is free of "
+                f"buffer_memory={self._buffer_bytes} bytes; producer.health().held_up says which "
+                "and why, max_block_ms=0 and on_undelivered keep a thread from waiting for them"
             )
         text = f"No metadata for topic {topic!r} {limit}"
         if error_code:

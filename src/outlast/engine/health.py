@@ -1,0 +1,53 @@
+"""How a producer does now, for `health()`: gaps, stalls, who is held up and why, the buffer."""
+
+from __future__ import annotations
+
+from outlast.engine.hub import Hub, TopicPartition
+from outlast.engine.messages import Gap, Health, HeldUp, Stall
+
+
+def examine(hub: Hub, bytes_per_s: float, now: float) -> Health:
+    """The present condition.
+
+    Args:
+        hub: the producer's state.
+        bytes_per_s: how fast records come, in bytes of the send buffer.
+        now: monotonic seconds.
+    """
+    gaps = {(g.topic, g.partition): g for g in hub.recorder.gaps(now) if g.ended_by is None}
+    stalls = {(s.topic, s.partition): s for s in hub.stalls.stalls(now) if s.ended_by is None}
+    room = hub.accumulator
+    free_bytes = room.limit_bytes - room.used_bytes
+    return Health(
+        open_gaps=tuple(gaps.values()),
+        open_stalls=tuple(stalls.values()),
+        held_up=tuple(
+            _held_up(hub, tp, gaps.get(tp), stalls.get(tp), now)
+            for tp in sorted(hub.shares.held_up(now, hub.busy, gaps))
+        ),
+        buffer_bytes=room.used_bytes,
+        buffer_limit_bytes=room.limit_bytes,
+        headroom_s=free_bytes / bytes_per_s if bytes_per_s > 0 else None,
+    )
+
+
+def _held_up(
+    hub: Hub, tp: TopicPartition, gap: Gap | None, stall: Stall | None, now: float
+) -> HeldUp:
+    place = hub.partitions[tp]
+    waiting = list(place.unsettled())
+    lane, lane_reason = hub.lanes.of(tp)
+    reason = "waiting"
+    if gap is not None:
+        reason = f"gap: {gap.cause.value}"
+    elif stall is not None:
+        reason = f"stall: {stall.reason}"
+    return HeldUp(
+        topic=tp[0],
+        partition=tp[1],
+        reason=reason,
+        lane=lane.value,
+        lane_reason="" if lane_reason is None else lane_reason.value,
+        oldest_age_s=now - waiting[0].created_s if waiting else 0.0,
+        buffer_bytes=sum(batch.charge_bytes for batch in waiting),
+    )

@@ -1,0 +1,273 @@
+"""Which of a broker's two produce connections a partition's requests go over, and for how long a
+broker may keep an answer back.
+
+Theory
+------
+A broker serves one request at a time per connection, and an acks=all request waits for its slowest
+partition (S8). So when one follower dies, *every* partition that shares a request or a connection
+with an affected one stalls until the ISR shrinks, 8–12 s later. Two things confine that:
+
+* **The broker says who is stuck.** A Produce request's own time-out is the *ack wait*: at least
+  `ack_wait_ms`, and four times what acks of this broker usually take. After it the stuck partition
+  gets 7 with an offset (appended, not replicated: a stall, no rejection), its neighbours their 0
+  (C19).
+* **Two lanes.** The stuck partition goes on in the broker's *slow* lane. The *open* lane is aborted
+  at that 7: requests behind it would each wait their turn. What was unanswered there is sent again,
+  byte for byte; a repeat is recognized, and waits if it must (B4).
+
+Which lane:
+
+* *Stuck*: answered 7 with an offset. *Suspect*: shares a follower with a stuck partition of this
+  broker, and nothing that was sent since that one's request has been acked. *Follower down*: its
+  in-sync replicas name a node that is known to be down or silent, likewise without an ack since.
+* In the slow lane one request is under way at a time, suspects in a request of their own before the
+  others. A 7 there closes nothing. An ack within the ack wait leads back, and stands until metadata
+  shows other in-sync replicas.
+* But for the abort, a lane changes only with nothing in flight.
+* Where one of the two connections cannot be opened, both lanes share the other.
+* Without idempotence a repeat would be a second copy: one lane, and no ack wait.
+
+*Usual* is the median of the broker's last 15 answers with an ack, each from the *first* sending
+that the broker may have served (a 7 is a serving, an aborted connection is not) to its 0, in any
+lane. One sample an answer: forty stuck partitions in one request do not outvote the healthy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+from outlast.engine.batch import Attempt, Batch
+from outlast.engine.brokers import Brokers, Link
+from outlast.engine.messages import AttemptState, LaneChanged, LaneReason, Role
+from outlast.engine.metadata import Metadata
+from outlast.engine.partition import Partition
+from outlast.engine.settings import Settings
+
+USUAL_ANSWERS = 15
+USUAL_TIMES = 4  # the ack wait is at least so many times the usual answer time
+LOOK_S = 1.0  # a shrinking ISR raises no epoch (A8): metadata is asked so often meanwhile
+FORGET_S = 60.0  # a partition that nothing is written to any more
+
+TopicPartition = tuple[str, int]
+
+
+class _Slow:
+    """Why a partition is in a node's slow lane, and when the request that shows it was sent."""
+
+    __slots__ = ("node_id", "reason", "since_s")
+
+    def __init__(self, node_id: int, reason: LaneReason, since_s: float) -> None:
+        self.node_id = node_id
+        self.reason = reason
+        self.since_s = since_s
+
+
+class Lanes:
+    """The lanes of one producer's partitions."""
+
+    __slots__ = (
+        "_ack_wait_s",
+        "_acked",
+        "_blamed",
+        "_brokers",
+        "_look_s",
+        "_metadata",
+        "_settings",
+        "_slow",
+        "_trusted_isr",
+        "_usual",
+        "changes",
+        "enabled",
+    )
+
+    def __init__(self, settings: Settings, metadata: Metadata, brokers: Brokers) -> None:
+        self.enabled = settings.idempotent
+        self.changes: list[LaneChanged] = []  # until the hub has told
+        self._settings = settings
+        self._metadata = metadata
+        self._brokers = brokers
+        self._slow: dict[TopicPartition, _Slow] = {}
+        self._blamed: dict[int, dict[int, float]] = {}  # node → follower of stuck ones, since
+        self._acked: dict[TopicPartition, float] = {}  # when the last acked attempt was sent
+        self._trusted_isr: dict[TopicPartition, Sequence[int]] = {}
+        self._usual: dict[int, deque[float]] = {}
+        self._ack_wait_s: dict[int, float] = {}
+        self._look_s = 0.0
+
+    def __repr__(self) -> str:
+        reasons = [slow.reason.value for slow in self._slow.values()]
+        counts = {reason: reasons.count(reason) for reason in sorted(set(reasons))}
+        return f"<Lanes slow={counts} blamed={self._blamed}>"
+
+    # --- which lane ---
+
+    def link(self, place: Partition, node_id: int, now: float) -> Link:
+        """The connection of the partition's next request to its leader."""
+        role = self._role(place, node_id, now)
+        own = self._brokers.link(node_id, role)
+        if not self.enabled or own.unreachable_since_s is None:
+            return own
+        other = self._brokers.link(node_id, Role.OPEN if role is Role.SLOW else Role.SLOW)
+        shared = other.ready and other.answered_s >= own.unreachable_since_s
+        return other if shared else own
+
+    def _role(self, place: Partition, node_id: int, now: float) -> Role:
+        if not self.enabled:
+            return Role.OPEN
+        slow = self._slow.get(place.tp)
+        if slow is not None:
+            if slow.node_id == node_id:
+                return Role.SLOW
+            self._leave(place.tp, node_id, LaneReason.MOVED, now)
+        if place.in_flight:
+            return Role.OPEN
+        reason = self._starts_slow(place.tp, node_id)
+        if reason is None:
+            return Role.OPEN
+        self._enter(place.tp, node_id, reason, now, now)
+        return Role.SLOW
+
+    def _starts_slow(self, tp: TopicPartition, node_id: int) -> LaneReason | None:
+        blamed, down = self._blamed.get(node_id), self._brokers.down
+        if not blamed and not down:
+            return None
+        isr = self._metadata.isr(*tp)
+        acked_s = self._acked.get(tp, float("-inf"))
+        for follower in isr:
+            if follower == node_id:
+                continue
+            if blamed and acked_s < blamed.get(follower, acked_s):
+                return LaneReason.SUSPECT
+            since_s = down.get(follower)
+            if since_s is not None and (
+                acked_s <= since_s or self._trusted_isr.get(tp, isr) != isr
+            ):
+                return LaneReason.FOLLOWER_DOWN
+        return None
+
+    def in_turn(
+        self, due: Sequence[tuple[Partition, int]]
+    ) -> Iterable[Sequence[tuple[Partition, int]]]:
+        """Who may share the next request of a slow lane: suspects alone, then the others."""
+        suspects: list[tuple[Partition, int]] = []
+        others: list[tuple[Partition, int]] = []
+        for entry in due:
+            slow = self._slow.get(entry[0].tp)
+            suspect = slow is not None and slow.reason is LaneReason.SUSPECT
+            (suspects if suspect else others).append(entry)
+        return [group for group in (suspects, others) if group]
+
+    def of(self, tp: TopicPartition) -> tuple[Role, LaneReason | None]:
+        """The partition's lane, and why it is in the slow one."""
+        slow = self._slow.get(tp)
+        return (Role.OPEN, None) if slow is None else (Role.SLOW, slow.reason)
+
+    # --- what answers say ---
+
+    def ack_wait_s(self, node_id: int) -> float:
+        """How long this broker may keep a Produce answer back."""
+        known_s = self._ack_wait_s.get(node_id)
+        return self._bounded(self._settings.ack_wait_s) if known_s is None else known_s
+
+    def _bounded(self, ack_wait_s: float) -> float:
+        return min(ack_wait_s, self._settings.request_timeout_s / 2)
+
+    def sample(self, node_id: int, waits_s: Sequence[float]) -> None:
+        """How long the acks of one answer took, as `served_since_s` tells."""
+        times_s = self._usual.setdefault(node_id, deque(maxlen=USUAL_ANSWERS))
+        times_s.append(_median(waits_s))
+        self._ack_wait_s[node_id] = self._bounded(
+            max(self._settings.ack_wait_s, USUAL_TIMES * _median(times_s))
+        )
+
+    def acked(self, tp: TopicPartition, sent_s: float, *, usual: bool, now: float) -> None:
+        """A request sent then was acked, in usual time or not."""
+        self._acked[tp] = sent_s
+        slow = self._slow.get(tp)
+        if slow is None or not usual:
+            return
+        self._trusted_isr[tp] = self._metadata.isr(*tp)
+        self._leave(tp, slow.node_id, LaneReason.USUAL, now)
+
+    def stuck(self, tp: TopicPartition, node_id: int, sent_s: float, now: float) -> bool:
+        """A request sent then was answered 7 with an offset. True if that is news."""
+        slow = self._slow.get(tp)
+        if slow is not None and slow.reason is LaneReason.STUCK and slow.node_id == node_id:
+            return False
+        self._enter(tp, node_id, LaneReason.STUCK, sent_s, now)
+        return True
+
+    # --- time ---
+
+    def wants_look(self, busy: Collection[TopicPartition], now: float) -> bool:
+        """Whether metadata should be asked: once a second while somebody is stuck."""
+        if not self._slow or now < self._look_s:
+            return False
+        self._look_s = now + LOOK_S
+        for tp, slow in list(self._slow.items()):
+            if tp not in busy and now - slow.since_s > FORGET_S:
+                del self._slow[tp]
+                self._blame(slow.node_id)
+        return any(tp in busy for tp, slow in self._slow.items() if slow.reason is LaneReason.STUCK)
+
+    def next_deadline(self) -> float | None:
+        """When to look again."""
+        return self._look_s if self._slow else None
+
+    # --- changes ---
+
+    def _enter(
+        self, tp: TopicPartition, node_id: int, reason: LaneReason, since_s: float, now: float
+    ) -> None:
+        self._slow[tp] = _Slow(node_id, reason, since_s)
+        self.changes.append(LaneChanged(now, *tp, node_id, Role.SLOW, reason))
+        if reason is LaneReason.STUCK:
+            self._blame(node_id)
+
+    def _leave(self, tp: TopicPartition, node_id: int, reason: LaneReason, now: float) -> None:
+        slow = self._slow.pop(tp)
+        self.changes.append(LaneChanged(now, *tp, node_id, Role.OPEN, reason))
+        if slow.reason is LaneReason.STUCK:
+            self._blame(slow.node_id)
+
+    def _blame(self, node_id: int) -> None:
+        """Which followers keep partitions of this node stuck, and since when."""
+        blamed: dict[int, float] = {}
+        for tp, slow in self._slow.items():
+            if slow.node_id == node_id and slow.reason is LaneReason.STUCK:
+                for follower in self._metadata.isr(*tp):
+                    if follower != node_id:
+                        blamed[follower] = max(blamed.get(follower, slow.since_s), slow.since_s)
+        if blamed:
+            self._blamed[node_id] = blamed
+        else:
+            self._blamed.pop(node_id, None)
+
+
+def served_since_s(batch: Batch, attempt: Attempt) -> float:
+    """When this attempt of the batch, or the first one before it that the same leader may have
+    served and not refused, was sent.
+    """
+    return _first_sent_s(batch, attempt, (AttemptState.DOUBTFUL,))
+
+
+def owed_since_s(batch: Batch, attempt: Attempt) -> float:
+    """The same, but counting attempts whose connection ended, too: since when an ack is owed."""
+    return _first_sent_s(batch, attempt, (AttemptState.DOUBTFUL, AttemptState.LEFT))
+
+
+def _first_sent_s(batch: Batch, attempt: Attempt, states: Collection[AttemptState]) -> float:
+    since_s = attempt.sent_s
+    for other in reversed(batch.attempts):
+        if other is attempt:
+            continue
+        if other.state not in states or not other.same_leader(attempt):
+            break
+        since_s = other.sent_s
+    return since_s
+
+
+def _median(values: Collection[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

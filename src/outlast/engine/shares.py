@@ -1,0 +1,144 @@
+"""Who is held up, what they hold of the send buffer, and whether they may hold more.
+
+Theory. A dead partition's records stay longest, so they end up filling a buffer that all share: the
+dead starve the living (B06). A fixed share for each would waste the buffer of those who need it. So
+the bound is one for all held-up partitions *together*, and it moves: they may hold at most as much
+as is free (a dynamic threshold, as in switches with shared memory). They settle at half of what the
+healthy leave, and the healthy always find room.
+
+Rules:
+* *Held up*: the partition has a gap, or its oldest record has waited for longer than linger + 1 s.
+* The bound holds while somebody who is not held up has delivered within the last 10 s. Otherwise
+  there is nobody to keep room for: a partition that is the only one may use everything.
+* Judged anew when a gap opens or ends, and else every 100 ms while something happens or waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from outlast.engine.partition import Partition
+
+HELD_UP_AFTER_S = 1.0  # beyond linger
+DELIVERED_WITHIN_S = 10.0
+LOOK_S = 0.1
+
+TopicPartition = tuple[str, int]
+
+
+class Shares:
+    """The partitions of one producer that are held up, and their common share of the buffer."""
+
+    __slots__ = (
+        "_bounded",
+        "_delivered",
+        "_free",
+        "_held",
+        "_held_bytes",
+        "_look_s",
+        "_patience_s",
+    )
+
+    def __init__(self, linger_s: float) -> None:
+        self._patience_s = linger_s + HELD_UP_AFTER_S
+        self._held: dict[TopicPartition, int] = {}  # bytes that each holds
+        self._held_bytes = 0
+        self._bounded = False  # somebody else delivers
+        self._delivered: dict[TopicPartition, float] = {}  # last ack, oldest first
+        # by topic: its partitions, and those of them that are not held up
+        self._free: dict[str, tuple[Sequence[int], Sequence[int]]] = {}
+        self._look_s = 0.0
+
+    def __repr__(self) -> str:
+        bound = "bounded" if self._bounded else "unbounded"
+        return f"<Shares held_up={len(self._held)} bytes={self._held_bytes} {bound}>"
+
+    # --- what is so ---
+
+    def held_up(
+        self,
+        now: float,
+        busy: Mapping[TopicPartition, Partition],
+        gaps: Collection[TopicPartition],
+    ) -> set[TopicPartition]:
+        """The partitions whose records do not leave, as of now."""
+        return set(gaps) | {tp for tp, place in busy.items() if self._late(place, now)}
+
+    def bounded(self, tp: TopicPartition) -> bool:
+        """Whether the partition may take only of the held-up ones' common share."""
+        return self._bounded and tp in self._held
+
+    def allows(self, tp: TopicPartition, size_bytes: int, free_bytes: int) -> bool:
+        """Whether the partition may take so much, after which so much would be free."""
+        return not self.bounded(tp) or self._held_bytes + size_bytes <= free_bytes
+
+    def free(self, topic: str, partitions: Sequence[int]) -> Sequence[int]:
+        """The partitions of the topic that are not held up, all if all are: a record that may go
+        anywhere need not wait. The same sequence until that changes.
+        """
+        if not self._held:
+            return partitions
+        of, free = self._free.get(topic, ((), ()))
+        if of is not partitions:
+            free = tuple(p for p in partitions if (topic, p) not in self._held) or partitions
+            self._free[topic] = partitions, free
+        return free
+
+    # --- what happens ---
+
+    def took(self, tp: TopicPartition, size_bytes: int) -> None:
+        """The partition's records take so much more of the buffer (less, if negative)."""
+        if tp in self._held:
+            self._held[tp] += size_bytes
+            self._held_bytes += size_bytes
+
+    def delivered(self, tp: TopicPartition, now: float) -> None:
+        """A batch of the partition was acknowledged."""
+        self._delivered.pop(tp, None)
+        self._delivered[tp] = now
+
+    def changed(self) -> None:
+        """A gap opened or ended: `judge` must not wait."""
+        self._look_s = 0.0
+
+    def due_at(self) -> float:
+        """When `judge` has something to say again."""
+        return self._look_s
+
+    def judge(
+        self,
+        busy: Mapping[TopicPartition, Partition],
+        gaps: Collection[TopicPartition],
+        reserved: Mapping[TopicPartition, int],
+        now: float,
+    ) -> None:
+        """Find out who is held up.
+
+        Args:
+            busy: the partitions with records that are not settled.
+            gaps: those that have a gap.
+            reserved: bytes set aside for records that are not taken yet.
+            now: monotonic seconds.
+        """
+        self._look_s = now + LOOK_S
+        before = self._held.keys()
+        self._held = {tp: reserved.get(tp, 0) for tp in self.held_up(now, busy, gaps)}
+        for tp in self._held:
+            if tp in busy:
+                self._held[tp] += sum(batch.charge_bytes for batch in busy[tp].unsettled())
+        self._held_bytes = sum(self._held.values())
+        if self._held.keys() != before:
+            self._free.clear()
+        self._forget_old(now)
+        self._bounded = bool(self._held) and any(tp not in self._held for tp in self._delivered)
+
+    def _forget_old(self, now: float) -> None:
+        while self._delivered:
+            oldest, at_s = next(iter(self._delivered.items()))
+            if now - at_s <= DELIVERED_WITHIN_S:
+                return
+            del self._delivered[oldest]
+
+    def _late(self, place: Partition, now: float) -> bool:
+        oldest = next(place.unsettled(), None)
+        return oldest is not None and now - oldest.created_s > self._patience_s
