@@ -196,15 +196,15 @@ TRUTH = (
         "What expires gives its room back.",
         edit(
             "hub.Hub._settle_batch",
-            "self.accumulator.refund(batch.charge_bytes)",
-            "self.accumulator.refund(batch.charge_bytes * (result.failure is None))",
+            "self.accumulator.refund(batch.tp, batch.charge_bytes)",
+            "self.accumulator.refund(batch.tp, batch.charge_bytes * (result.failure is None))",
         ),
         Story("sim.test_room", "test_the_room_of_what_expired_comes_back"),
     ),
     Mutant(
         "waiters are not woken",
         "A caller that waits for room is told when there is some.",
-        edit("hub.Hub._settle_batch", "self.out.completions.append(Granted(ticket))", "pass"),
+        edit("hub.Hub.grant", "for ticket in tickets", "for ticket in ()"),
         Seeds(60),
     ),
 )
@@ -226,7 +226,7 @@ WAYS = (
         "`max_in_flight_requests_per_connection` bounds a connection; with 1 order is kept also "
         "without idempotence (rule 9).",
         edit(
-            "outgoing.Outgoing._pump_node",
+            "outgoing.Outgoing._pump_link",
             "while len(link.pending) <",
             "while len(link.pending) <=",
         ),
