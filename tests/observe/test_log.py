@@ -11,18 +11,25 @@ from outlast.engine.messages import (
     Cause,
     Complaint,
     Connection,
+    ConnectionClosed,
     ConnectionLost,
+    ConnectionOpened,
     Fact,
+    LaneChanged,
+    LaneReason,
     LeaderChanged,
     Loss,
     PartitionRestarted,
     RecordsSettled,
     Role,
     StallEnd,
+    Throttled,
 )
 from outlast.engine.stall import StallRecorder
 from outlast.observe.log import EPISODE_S, LINES_PER_WINDOW, WINDOW_S, LogObserver
+from outlast.observe.slow_lanes import QUIET_S
 
+LATE = {"lane": "slow", "reason": "follower"}
 Log = pytest.LogCaptureFixture
 
 
@@ -110,12 +117,12 @@ def test_a_gap_without_an_ack_says_so(caplog: Log) -> None:
 def test_a_stall_is_a_warning_and_its_end_an_information(caplog: Log) -> None:
     observe, stalls = LogObserver(), StallRecorder(0.0)
     tp = ("orders", 3)
-    observe(stalls.alive(tp, node_id=2, sent_s=10.0, now=11.0))
+    observe(stalls.alive(tp, node_id=2, **LATE, sent_s=10.0, now=11.0))
     ((level, text),) = lines(caplog)
     assert level == logging.WARNING
     assert text.startswith("orders-3 stalls since 1970-01-01 ")
     assert "its leader, node 2, lives" in text
-    assert text.endswith("[stall 1]")
+    assert text.endswith("(a follower is late; slow lane) [stall 1]")
     observe(stalls.tick(12.0))
     observe(stalls.end(tp, StallEnd.ACK, 12.5))
     assert lines(caplog) == [
@@ -123,9 +130,12 @@ def test_a_stall_is_a_warning_and_its_end_an_information(caplog: Log) -> None:
     ]
     ends = (StallEnd.GAP, StallEnd.IDLE, StallEnd.CLOSED)
     for n, reason in enumerate(ends):
-        observe(stalls.alive(tp, node_id=2, sent_s=20.0 * n, now=20.0 * n + 1))
+        why = {"lane": "open", "reason": "leader"}
+        observe(stalls.alive(tp, node_id=2, **why, sent_s=20.0 * n, now=20.0 * n + 1))
         observe(stalls.end(tp, reason, 20.0 * n + 3))
-    assert [text for _, text in lines(caplog)[1::2]] == [
+    told = lines(caplog)
+    assert "(it is slow; open lane)" in told[0][1]
+    assert [text for _, text in told[1::2]] == [
         "orders-3 stalls no longer, it is rejected, after 1.000 s [stall 2]",
         "orders-3 stalls no longer, nothing waits for it, after 3.000 s [stall 3]",
         "orders-3 is watched no longer (closed), after 3.000 s [stall 4]",
@@ -181,6 +191,146 @@ def test_what_is_remembered_is_bounded() -> None:
     observe = LogObserver()
     observe([Complaint(1.0, "warning", f"odd thing {n}") for n in range(10_000)])
     assert repr(observe) == "<LogObserver episodes=256>"
+
+
+def test_a_pause_for_a_quota_is_told_once_per_episode_and_connection(caplog: Log) -> None:
+    observe = LogObserver()
+    for n in range(50):
+        observe([Throttled(n * 1.0, Connection(2, Role.OPEN, n), 3.944)])
+    observe([Throttled(50.0, Connection(2, Role.CONTROL, 1), 0.5)])
+    assert lines(caplog) == [
+        (
+            logging.WARNING,
+            "node 2 wants a pause of 3.944 s on connection 2/open#0, for a quota: "
+            "nothing is sent over it meanwhile",
+        ),
+        (
+            logging.WARNING,
+            "node 2 wants a pause of 0.500 s on connection 2/control#1, for a quota: "
+            "nothing is sent over it meanwhile",
+        ),
+    ]
+    observe([Throttled(EPISODE_S, Connection(2, Role.OPEN, 99), 3.944)])
+    ((_, text),) = lines(caplog)
+    assert text.endswith("(49 times more before)")
+
+
+def slow(at_s: float, partition: int, reason: LaneReason, node_id: int = 2) -> Fact:
+    return LaneChanged(at_s, "orders", partition, node_id, Role.SLOW, reason)
+
+
+def back(at_s: float, partition: int, reason: LaneReason = LaneReason.USUAL) -> Fact:
+    return LaneChanged(at_s, "orders", partition, 2, Role.OPEN, reason)
+
+
+def later(at_s: float) -> Fact:
+    return RecordsSettled(at_s, "orders", 99, 5, 0, 0.1)
+
+
+def test_partitions_that_take_the_slow_lane_together_are_one_line_and_so_is_the_end(
+    caplog: Log,
+) -> None:
+    observe = LogObserver()
+    for n in range(200):
+        observe([slow(10.0, n, LaneReason.STUCK if n % 2 else LaneReason.SUSPECT)])
+        observe([slow(10.1, n, LaneReason.STUCK)])  # a suspect is no more than that at first
+    assert lines(caplog) == []
+    observe([later(10.5)])
+    assert lines(caplog) == [
+        (
+            logging.WARNING,
+            "node 2: a follower is late; 200 partitions in the slow lane (orders-0, orders-1, "
+            "orders-2 and 197 more), the others go on over a connection of their own",
+        )
+    ]
+    observe([slow(12.0, 200, LaneReason.SUSPECT), later(12.5)])
+    observe([back(19.0 + n / 1000, n) for n in range(201)])
+    observe([later(19.5), later(19.2 + QUIET_S)])
+    assert lines(caplog) == []
+    observe([later(19.3 + QUIET_S)])
+    assert lines(caplog) == [
+        (
+            logging.INFO,
+            "node 2: nothing is in the slow lane any more, after 9.200 s; 201 partitions at most",
+        )
+    ]
+    observe([later(60.0)])
+    assert lines(caplog) == []
+
+
+def test_a_follower_that_is_late_now_and_then_makes_one_episode(caplog: Log) -> None:
+    observe = LogObserver()
+    for at_s in range(100):
+        observe([slow(at_s, 3, LaneReason.STUCK), later(at_s + 0.3), back(at_s + 0.5, 3)])
+    observe([later(99.5 + QUIET_S + 0.1)])
+    assert [text for _, text in lines(caplog)] == [
+        "node 2: a follower is late; 1 partition in the slow lane (orders-3), the others go on "
+        "over a connection of their own",
+        "node 2: nothing is in the slow lane any more, after 99.500 s; 1 partition at most",
+    ]
+
+
+def test_every_broker_has_an_episode_of_its_own_and_a_move_ends_it(caplog: Log) -> None:
+    observe = LogObserver()
+    observe([slow(1.0, 3, LaneReason.FOLLOWER_DOWN, 1), slow(1.0, 4, LaneReason.STUCK, 2)])
+    observe([later(2.0)])
+    told = [text for _, text in lines(caplog)]
+    assert told[0].startswith("node 1: a follower is down; 1 partition in the slow lane (orders-3)")
+    assert told[1].startswith("node 2: a follower is late; 1 partition in the slow lane (orders-4)")
+    observe([back(3.0, 4, LaneReason.MOVED), slow(3.0, 4, LaneReason.FOLLOWER_DOWN, 1)])
+    observe([later(3.1 + QUIET_S)])
+    ((_, text),) = lines(caplog)
+    assert text.startswith("node 2: nothing is in the slow lane any more, after 2.000 s; 1 ")
+    observe([slow(11.0, 3, LaneReason.STUCK, 5), slow(12.0, 4, LaneReason.STUCK, 5)])
+    observe([later(12.1 + QUIET_S)])  # nothing told of their leaving node 1
+    assert [text.partition(";")[0] for _, text in lines(caplog)] == [
+        "node 5: a follower is late",
+        "node 1: nothing is in the slow lane any more, after 11.000 s",
+    ]
+
+
+def test_the_most_is_the_most_at_a_time(caplog: Log) -> None:
+    observe = LogObserver()
+    observe([slow(1.0, n, LaneReason.STUCK) for n in range(3)])
+    observe([back(1.1, 0), back(1.1, 1), slow(1.2, 7, LaneReason.STUCK), later(2.0)])
+    observe([back(3.0, 2), back(3.0, 7), later(3.1 + QUIET_S)])
+    begin, end = (text for _, text in lines(caplog))
+    assert "; 4 partitions in the slow lane (orders-0, orders-1, orders-2 and 1 more)" in begin
+    assert end.endswith("after 2.000 s; 3 partitions at most")
+
+
+def test_a_slow_connection_that_nobody_uses_ends_the_episode(caplog: Log) -> None:
+    observe, connection = LogObserver(), Connection(2, Role.SLOW, 7)
+    observe([slow(1.0, 3, LaneReason.STUCK)])  # and then nothing is written to it
+    observe([ConnectionOpened(1.1, connection, "kafka-2:9092", 0.01), later(2.0)])
+    assert len(lines(caplog)) == 1
+    observe([ConnectionClosed(5.0, connection)])
+    observe([ConnectionOpened(5.0 + QUIET_S / 2, connection, "kafka-2:9092", 0.01)])
+    observe([later(5.1 + QUIET_S)])
+    assert lines(caplog) == []  # it was only made anew
+    observe([ConnectionClosed(30.0, connection), later(30.1 + QUIET_S)])
+    assert [text for _, text in lines(caplog)] == [
+        "node 2: nothing is in the slow lane any more, after 29.000 s; 1 partition at most"
+    ]
+    observe([back(50.0, 3), back(50.0, 3)])  # of no interest any more
+    observe([slow(60.0, 3, LaneReason.STUCK), later(61.0)])
+    assert len(lines(caplog)) == 1
+
+
+def test_close_tells_of_slow_lanes_that_were_about_to_be_told(caplog: Log) -> None:
+    observe = LogObserver()
+    observe([slow(1.0, 3, LaneReason.STUCK)])
+    observe.close()
+    assert [level for level, _ in lines(caplog)] == [logging.WARNING]
+    observe.close()
+    assert lines(caplog) == []
+
+
+def test_episodes_of_many_brokers_are_bounded(caplog: Log) -> None:
+    observe = LogObserver()
+    observe([slow(1.0, n, LaneReason.STUCK, node_id=n) for n in range(100)])
+    observe([later(2.0)])
+    assert len(lines(caplog)) == LINES_PER_WINDOW
 
 
 def test_restarts_are_told_and_batches_and_leaders_are_not(caplog: Log) -> None:

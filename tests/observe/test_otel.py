@@ -18,7 +18,7 @@ from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from outlast.engine.gap import GapRecorder
-from outlast.engine.messages import Cause, Fact
+from outlast.engine.messages import Cause, Fact, LaneChanged, LaneReason, Role
 from outlast.observe import otel
 from outlast.observe.otel import EVENTS_KEPT, SPANS_OPEN, OtelObserver
 
@@ -55,6 +55,7 @@ def refused(gaps: GapRecorder, sent_s: float, now: float, tp: tuple[str, int] = 
         cause=Cause.NOT_LEADER,
         trigger="NOT_LEADER_OR_FOLLOWER",
         sent_s=sent_s,
+        lane="open",
         leader=1,
         leader_epoch=7,
         last_ack_s=4.0,
@@ -118,6 +119,8 @@ def test_an_absorbed_gap_is_one_root_span_without_an_error(traced: Traced) -> No
         "outlast.gap.ended_by": "ack",
         "outlast.gap.outcome": "absorbed",
         "outlast.gap.phase_changes": 4,
+        "outlast.gap.lane": "open",
+        "outlast.gap.lane_changes": 0,
     }
     told = [
         (dict(event.attributes or {})["outlast.gap.phase"], event.timestamp)
@@ -174,6 +177,63 @@ def test_events_are_bounded_and_the_first_and_the_last_survive(traced: Traced) -
     assert span.events[-1].timestamp == ns(201.0)
     assert span.attributes is not None
     assert span.attributes["outlast.gap.phase_changes"] == 303
+
+
+def lane_changed(at_s: float, lane: Role, reason: LaneReason, partition: int = 3) -> list[Fact]:
+    return [LaneChanged(at_s, "orders", partition, 2, lane, reason)]
+
+
+def test_a_change_of_lane_is_an_event_of_the_open_gap(traced: Traced) -> None:
+    traced.observer(lane_changed(4.0, Role.SLOW, LaneReason.STUCK))  # no gap yet
+    traced.refused(sent_s=5.0, now=5.25)
+    number = traced.gaps.met(TP)
+    assert number is not None
+    traced.gaps.joined(number)
+    traced.observer(lane_changed(6.0, Role.SLOW, LaneReason.FOLLOWER_DOWN))
+    traced.observer(lane_changed(6.0, Role.SLOW, LaneReason.FOLLOWER_DOWN, partition=4))
+    traced.accepted(sent_s=6.5, now=7.0)
+    traced.observer(lane_changed(8.0, Role.OPEN, LaneReason.USUAL))  # it is over
+    traced.observer(traced.gaps.settled(number, "delivered", 1, 9.0))
+    (span,) = traced.spans
+    told = [(dict(e.attributes or {}), e.timestamp) for e in span.events if e.name == otel.LANE]
+    attributes = {"outlast.gap.lane": "slow", "outlast.gap.lane.reason": "follower_down"}
+    assert told == [(attributes, ns(6.0))]
+    assert span.attributes is not None
+    assert span.attributes["outlast.gap.lane"] == "open"  # of the first attempt that failed
+    assert span.attributes["outlast.gap.lane_changes"] == 1
+
+
+def test_the_lane_is_told_also_if_nothing_could_be_sent_at_first(traced: Traced) -> None:
+    traced.observer(
+        traced.gaps.refused(
+            TP,
+            cause=Cause.CONNECTION_LOST,
+            trigger="CONNECTION_REFUSED",
+            sent_s=5.0,
+            leader=1,
+            leader_epoch=7,
+            last_ack_s=None,
+            now=5.25,
+        )
+    )
+    traced.refused(sent_s=6.0, now=6.25)
+    traced.accepted(sent_s=6.5, now=7.0)
+    (span,) = traced.spans
+    assert span.attributes is not None
+    assert span.attributes["outlast.gap.lane"] == "open"
+
+
+def test_changes_of_lane_are_bounded_and_leave_the_phases_alone(traced: Traced) -> None:
+    traced.refused(sent_s=5.0, now=5.25)
+    for n in range(500):
+        traced.observer(lane_changed(6.0 + n, Role.SLOW, LaneReason.STUCK))
+    traced.accepted(sent_s=600.0, now=601.0)
+    (span,) = traced.spans
+    assert len(span.events) < 100
+    assert span.events[0].timestamp == ns(5.25)
+    assert span.events[-1].timestamp == ns(601.0)
+    assert span.attributes is not None
+    assert span.attributes["outlast.gap.lane_changes"] == 500
 
 
 def test_open_spans_are_bounded_and_the_rest_counted(traced: Traced) -> None:

@@ -14,14 +14,35 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from outlast.engine.gap import GapRecorder
-from outlast.engine.messages import Cause, Fact, GapEnd, PartitionSeen, RecordsSettled, StallEnd
+from outlast.engine.messages import (
+    Cause,
+    Connection,
+    ConnectionClosed,
+    ConnectionOpened,
+    Fact,
+    GapEnd,
+    LaneChanged,
+    LaneReason,
+    PartitionSeen,
+    RecordsSettled,
+    Role,
+    StallEnd,
+    Throttled,
+)
 from outlast.engine.stall import StallRecorder
-from outlast.observe.prometheus import OTHER, PARTITIONS_SHOWN, PrometheusObserver
+from outlast.observe.prometheus import (
+    NODES_SHOWN,
+    OTHER,
+    PARTITIONS_SHOWN,
+    PrometheusObserver,
+)
 
 TP = ("orders", 3)
 PARTITION = {"topic": "orders", "partition": "3"}
 SECONDS = "outlast_partition_gap_seconds_total"
 STALLED = "outlast_partition_stalled_seconds_total"
+LATE = {"lane": "open", "reason": "follower"}
+THROTTLE = "outlast_throttle_seconds_total"
 
 
 def refused(gaps: GapRecorder, sent_s: float, now: float) -> list[Fact]:
@@ -35,6 +56,18 @@ def refused(gaps: GapRecorder, sent_s: float, now: float) -> list[Fact]:
         last_ack_s=None,
         now=now,
     )
+
+
+def opened(node_id: int, role: Role = Role.OPEN) -> Fact:
+    return ConnectionOpened(1.0, Connection(node_id, role, 1), "kafka-1:9092", 0.1)
+
+
+def closed(node_id: int, role: Role = Role.OPEN) -> Fact:
+    return ConnectionClosed(2.0, Connection(node_id, role, 1))
+
+
+def lane_changed(partition: int, lane: Role, reason: LaneReason) -> Fact:
+    return LaneChanged(1.0, "orders", partition, 2, lane, reason)
 
 
 class Scrape:
@@ -93,23 +126,25 @@ def test_a_stall_counts_as_far_as_the_leader_was_heard_of() -> None:
     scrape = Scrape()
     scrape.observer([PartitionSeen(0.0, *TP)])
     assert scrape(STALLED, **PARTITION) == 0.0
-    scrape.observer(scrape.stalls.alive(TP, node_id=1, sent_s=10.0, now=11.5))
+    scrape.observer(scrape.stalls.alive(TP, node_id=1, **LATE, sent_s=10.0, now=11.5))
     assert scrape(STALLED, **PARTITION) == 1.5  # the backdated part at once
     scrape.observer(scrape.stalls.tick(12.5))
     assert scrape(STALLED, **PARTITION) == 1.5
-    scrape.stalls.alive(TP, node_id=1, sent_s=10.0, now=13.0)
+    scrape.stalls.alive(TP, node_id=1, **LATE, sent_s=10.0, now=13.0)
     scrape.observer(scrape.stalls.tick(13.5))
     assert scrape(STALLED, **PARTITION) == 3.0
     scrape.observer(scrape.stalls.end(TP, StallEnd.ACK, 14.25))
     assert scrape(STALLED, **PARTITION) == 4.25
-    scrape.observer(scrape.stalls.alive(TP, node_id=1, sent_s=20.0, now=21.0))  # the next one
+    scrape.observer(
+        scrape.stalls.alive(TP, node_id=1, **LATE, sent_s=20.0, now=21.0)
+    )  # the next one
     assert scrape(STALLED, **PARTITION) == 5.25
     assert scrape(SECONDS, **PARTITION) == 0.0
 
 
 def test_a_stall_that_becomes_a_gap_counts_no_second_twice() -> None:
     scrape = Scrape()
-    scrape.observer(scrape.stalls.alive(TP, node_id=1, sent_s=10.0, now=11.0))
+    scrape.observer(scrape.stalls.alive(TP, node_id=1, **LATE, sent_s=10.0, now=11.0))
     scrape.observer(scrape.stalls.tick(12.0))
     scrape.observer(scrape.stalls.tick(13.0))
     scrape.observer(scrape.stalls.end(TP, StallEnd.GAP, 13.5))
@@ -127,6 +162,92 @@ def test_a_gap_without_an_ack_stays_out_of_the_histogram(reason: GapEnd) -> None
     assert scrape("outlast_gap_duration_seconds_count", **labels) is None
     assert scrape("outlast_gaps_total", **labels, outcome="abandoned") == 1
     assert scrape(SECONDS, **PARTITION) == 390.0
+
+
+def test_seconds_of_throttle_are_counted_once_and_by_node() -> None:
+    scrape = Scrape()
+    scrape.observer([opened(1), opened(-1, Role.CONTROL)])
+    assert scrape(THROTTLE, node_id="1") == 0.0  # so that rate() sees the first second, too
+    scrape.observer([Throttled(10.0, Connection(1, Role.OPEN, 1), 4.0)])
+    assert scrape(THROTTLE, node_id="1") == 4.0
+    scrape.observer([Throttled(10.5, Connection(1, Role.OPEN, 1), 4.0)])  # until 14.5 in all
+    scrape.observer([Throttled(11.0, Connection(1, Role.OPEN, 1), 1.0)])
+    assert scrape(THROTTLE, node_id="1") == 4.5
+    scrape.observer([Throttled(30.0, Connection(1, Role.OPEN, 1), 0.5)])
+    assert scrape(THROTTLE, node_id="1") == 5.0
+    scrape.observer([Throttled(30.0, Connection(-1, Role.CONTROL, 1), 0.25)])
+    assert scrape(THROTTLE, node_id="bootstrap") == 0.25
+
+
+def test_nodes_beyond_the_limit_share_one_series() -> None:
+    scrape = Scrape()
+    for node_id in range(NODES_SHOWN + 20):
+        scrape.observer([Throttled(1.0, Connection(node_id, Role.OPEN, 1), 1.0)])
+    assert scrape(THROTTLE, node_id=OTHER) == 20.0
+    page = generate_latest(scrape.registry)
+    assert page.count(f"\n{THROTTLE}{{".encode()) == NODES_SHOWN + 1
+
+
+def test_lane_changes_are_counted_by_lane_and_reason() -> None:
+    scrape = Scrape()
+    changes = "outlast_lane_changes_total"
+    assert scrape(changes, lane="slow", reason="stuck") == 0.0
+    before = generate_latest(scrape.registry).count(f"\n{changes}{{".encode())
+    assert before == len(LaneReason)
+    for partition in range(200):
+        scrape.observer([lane_changed(partition, Role.SLOW, LaneReason.STUCK)])
+    scrape.observer([lane_changed(0, Role.OPEN, LaneReason.USUAL)])
+    assert scrape(changes, lane="slow", reason="stuck") == 200.0
+    assert scrape(changes, lane="open", reason="usual") == 1.0
+    assert generate_latest(scrape.registry).count(f"\n{changes}{{".encode()) == before
+
+
+def connections(scrape: Scrape) -> dict[str, float | None]:
+    return {role.value: scrape("outlast_connections", role=role.value) for role in Role}
+
+
+def test_open_connections_are_shown_by_role_for_all_producers_of_a_process() -> None:
+    scrape = Scrape()
+    none = {"open": 0.0, "slow": 0.0, "control": 0.0, "probe": 0.0}
+    assert connections(scrape) == none
+    other = PrometheusObserver(scrape.registry)
+    scrape.observer([opened(1), opened(2), opened(2, Role.SLOW), opened(1, Role.CONTROL)])
+    other([opened(1)])  # the same name, of another producer
+    assert connections(scrape) == {**none, "open": 3.0, "slow": 1.0, "control": 1.0}
+    scrape.observer([closed(1), closed(2, Role.SLOW), closed(2, Role.SLOW), closed(7)])
+    assert connections(scrape) == {**none, "open": 2.0, "control": 1.0}
+    scrape.observer.close()  # what nobody will tell of any more
+    assert connections(scrape) == {**none, "open": 1.0}
+    scrape.observer([opened(3)])  # by a thread that comes too late
+    assert connections(scrape) == {**none, "open": 1.0}
+    other([closed(1)])
+    assert connections(scrape) == none
+
+
+FORKED = """
+import os
+from prometheus_client import CollectorRegistry
+from outlast.engine.messages import Connection, ConnectionClosed, ConnectionOpened, Role
+from outlast.observe.prometheus import PrometheusObserver
+registry = CollectorRegistry()
+observe = PrometheusObserver(registry)
+observe([ConnectionOpened(1.0, Connection(n, Role.OPEN, 1), "k:9092", 0.1) for n in range(3)])
+child = os.fork()
+if child == 0:
+    observe([ConnectionOpened(2.0, Connection(1, Role.OPEN, 1), "k:9092", 0.1)])
+shown = registry.get_sample_value("outlast_connections", {"role": "open"})
+if child:
+    os.waitpid(child, 0)
+print("parent" if child else "child", shown, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_count_its_parents_connections() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "child 1.0\nparent 3.0\n"
 
 
 def test_records_are_counted_by_result() -> None:
@@ -166,21 +287,46 @@ def test_partitions_beyond_the_limit_share_one_series() -> None:
     assert scrape(SECONDS, **PARTITION) is None
     scrape.observer(refused(scrape.gaps, sent_s=1.0, now=3.0))
     assert scrape(SECONDS, topic="orders", partition=OTHER) == 2.0
-    scrape.observer(scrape.stalls.alive(TP, node_id=1, sent_s=1.0, now=4.0))
+    scrape.observer(scrape.stalls.alive(TP, node_id=1, **LATE, sent_s=1.0, now=4.0))
     assert scrape(STALLED, topic="orders", partition=OTHER) == 3.0
     for name in (SECONDS, STALLED):
         page = generate_latest(scrape.registry)
         assert page.count(f"\n{name}{{".encode()) == PARTITIONS_SHOWN + 1
 
 
+def test_every_metric_stands_in_the_documents_with_its_labels() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text(encoding="utf-8")
+    scrape = Scrape()
+    scrape.observer([PartitionSeen(0.0, *TP), RecordsSettled(1.0, *TP, 1, 1, 0.1), opened(1)])
+    scrape.observer(refused(scrape.gaps, sent_s=1.0, now=2.0))
+    scrape.observer(scrape.gaps.accepted(TP, sent_s=2.0, leader=2, leader_epoch=8, now=3.0))
+    rows = {row.split(" | ")[0]: row.split(" | ")[1] for row in page.splitlines() if " | " in row}
+    for metric in scrape.registry.collect():
+        name = metric.name + ("_total" if metric.type == "counter" else "")
+        labels = {label for sample in metric.samples for label in sample.labels} - {"le"}
+        assert set(rows[f"| `{name}`"].split(", ")) == labels
+
+
 WORKER = """
+import os, subprocess, sys
+from prometheus_client.multiprocess import mark_process_dead
 from outlast.engine.gap import GapRecorder
-from outlast.engine.messages import Cause
+from outlast.engine.messages import (
+    Cause, Connection, ConnectionClosed, ConnectionOpened, LaneChanged, LaneReason, Role, Throttled
+)
 from outlast.observe.prometheus import PrometheusObserver
 gaps, observe = GapRecorder(0.0), PrometheusObserver()
 observe(gaps.refused(("orders", 3), cause=Cause.NOT_LEADER, trigger="X", sent_s=1.0, leader=1,
                      leader_epoch=1, last_ack_s=None, now=2.0))
 observe(gaps.accepted(("orders", 3), sent_s=2.0, leader=2, leader_epoch=2, now=3.5))
+slow = Connection(2, Role.SLOW, 1)
+observe([ConnectionOpened(4.0, Connection(2, Role.OPEN, 1), "k:9092", 0.1)])
+observe([ConnectionOpened(4.0, slow, "k:9092", 0.1), Throttled(4.0, slow, 1.5)])
+observe([LaneChanged(4.0, "orders", 3, 2, Role.SLOW, LaneReason.STUCK)])
+if os.environ.get("LIVING"):  # while another worker runs
+    subprocess.run([sys.executable, "-c", os.environ["LIVING"]], check=True, timeout=30)
+observe([ConnectionClosed(5.0, slow)])
+mark_process_dead(os.getpid())  # as a server does it for a worker that has ended
 """
 COLLECTOR = """
 from prometheus_client import CollectorRegistry, generate_latest
@@ -194,10 +340,10 @@ print(generate_latest(registry).decode())
 def test_workers_of_a_multiprocess_application_add_up(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
 
-    def run(code: str) -> str:
+    def run(code: str, living: str = "") -> str:
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env=environment,
+            env={**environment, "LIVING": living},
             capture_output=True,
             text=True,
             timeout=60,
@@ -206,7 +352,13 @@ def test_workers_of_a_multiprocess_application_add_up(tmp_path: Path) -> None:
         return done.stdout
 
     run(WORKER)
-    run(WORKER)
+    living = run(WORKER, COLLECTOR)
+    assert 'outlast_connections{role="open"} 1.0' in living  # of the one that lives
+    assert 'outlast_connections{role="slow"} 1.0' in living
+    assert "pid=" not in living
     page = run(COLLECTOR)
+    assert 'outlast_throttle_seconds_total{node_id="2"} 3.0' in page
+    assert 'outlast_lane_changes_total{lane="slow",reason="stuck"} 2.0' in page
+    assert 'outlast_connections{role="open"}' not in page  # nobody lives
     assert 'outlast_partition_gap_seconds_total{partition="3",topic="orders"} 5.0' in page
     assert 'outlast_gap_duration_seconds_count{cause="not_leader",topic="orders"} 2.0' in page

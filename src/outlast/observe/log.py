@@ -1,7 +1,7 @@
 """Facts as lines of the standard logger "outlast": few, and each worth reading.
 
 WARNING when a gap opens and when one cost records, INFO when a partition takes records again, and
-both again for a stall: a leader that lives and acknowledges nothing.
+both again for a stall (a leader that lives and acknowledges nothing) and for a broker's slow lane.
 Nothing is written per record, batch or attempt. What repeats is told once per episode: the same
 loss of the same node, or the same complaint, again only after `EPISODE_S`, with the number of
 repeats. What comes in crowds (a dead broker opens a gap in each of its partitions) is bounded:
@@ -32,7 +32,9 @@ from outlast.engine.messages import (
     StallEnd,
     StallEnded,
     StallOpened,
+    Throttled,
 )
+from outlast.observe.slow_lanes import SlowLanes, Told
 
 logger = logging.getLogger("outlast")
 
@@ -55,6 +57,7 @@ class LogObserver:
         self._trace_id = trace_id
         self._crowds: dict[str, _Crowd] = {}
         self._episodes: dict[object, _Episode] = {}
+        self._slow_lanes = SlowLanes()
 
     def __repr__(self) -> str:
         return f"<LogObserver episodes={len(self._episodes)}>"
@@ -62,6 +65,8 @@ class LogObserver:
     def __call__(self, facts: Sequence[Fact]) -> None:
         """Write what is worth a line."""
         for fact in facts:
+            for told in self._slow_lanes.hear(fact):
+                self._slow_lane(told, fact.at_s)
             match fact:
                 case GapOpened():
                     self._crowded("gap opened", fact.at_s, logging.WARNING, self._opening(fact.gap))
@@ -77,6 +82,9 @@ class LogObserver:
                 case ConnectionLost():
                     key = (fact.connection.node_id, fact.loss)
                     self._episodic(key, fact.at_s, _level_of(fact), _loss(fact))
+                case Throttled():
+                    name = fact.connection.node_id, fact.connection.role
+                    self._episodic(("throttled", *name), fact.at_s, logging.WARNING, _pause(fact))
                 case Complaint():
                     level = logging.ERROR if fact.level == "error" else logging.WARNING
                     self._episodic(fact.text, fact.at_s, level, fact.text)
@@ -86,7 +94,9 @@ class LogObserver:
                     self._crowded("restart", fact.at_s, logging.INFO, _restart(fact))
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Tell what was about to be told."""
+        for told in self._slow_lanes.rest():
+            self._slow_lane(told, float("inf"))
 
     def _opening(self, gap: Gap) -> str:
         since = datetime.fromtimestamp(gap.begin_unix_s).isoformat(" ", "milliseconds")
@@ -96,6 +106,12 @@ class LogObserver:
             f"from node {gap.old_leader} (epoch {gap.old_leader_epoch}); records wait [gap "
             f"{gap.number}{f', trace_id {trace_id}' if trace_id else ''}]"
         )
+
+    def _slow_lane(self, told: Told, at_s: float) -> None:
+        if told.begins:
+            self._crowded("slow lane", at_s, logging.WARNING, told.text)
+        else:
+            self._crowded("slow lane empty", at_s, logging.INFO, told.text)
 
     def _crowded(self, kind: str, at_s: float, level: int, text: str) -> None:
         if not logger.isEnabledFor(level):
@@ -179,10 +195,11 @@ def _ending(gap: Gap) -> str:
 
 def _stalling(stall: Stall) -> str:
     since = datetime.fromtimestamp(stall.begin_unix_s).isoformat(" ", "milliseconds")
+    why = "a follower is late" if stall.reason == "follower" else "it is slow"
     return (
         f"{stall.topic}-{stall.partition} stalls since {since}: its leader, node {stall.node_id}, "
-        "lives and has refused nothing, yet acknowledges nothing (a follower that died, or a slow "
-        f"broker) [stall {stall.number}]"
+        f"lives and has refused nothing, yet acknowledges nothing ({why}; {stall.lane} lane) "
+        f"[stall {stall.number}]"
     )
 
 
@@ -226,6 +243,13 @@ def _loss(fact: ConnectionLost) -> str:
     detail = f": {fact.detail}" if fact.detail else ""
     unanswered = f", {fact.unanswered} requests unanswered" if fact.unanswered else ""
     return f"connection {fact.connection} to {fact.address} {fact.loss.value}{detail}{unanswered}"
+
+
+def _pause(fact: Throttled) -> str:
+    return (
+        f"node {fact.connection.node_id} wants a pause of {fact.throttle_s:.3f} s on connection "
+        f"{fact.connection}, for a quota: nothing is sent over it meanwhile"
+    )
 
 
 def _leader_change(fact: LeaderChanged) -> str:

@@ -9,6 +9,8 @@
   seen in the metrics and the log.
 * Each change of phase is a span event, and the phases' sums are attributes too: on overflow an SDK
   drops the oldest events, so there are at most `EVENTS_KEPT`.
+* A change of lane is an event of its partition's open gap, if it has one; else no span tells of it.
+  These have a bound of their own, so that they cannot push a phase out.
 * At most `SPANS_OPEN` spans are open at a time (an SDK's queue holds 2 048): metrics are the record
   of truth, traces are the examples. A gap without a span is counted in `suppressed`.
 * A gap that was absorbed is no error; ERROR and `error.type` are for those that cost records.
@@ -33,6 +35,7 @@ from outlast.engine.messages import (
     GapOpened,
     GapOutcome,
     GapSettled,
+    LaneChanged,
     Phase,
 )
 
@@ -42,6 +45,8 @@ EVENTS_KEPT = 32
 CLIENT_ID = "messaging.client.id"
 ERROR_TYPE = "error.type"
 PHASE = "outlast.gap.phase"  # name of the event, and of its attribute
+LANE = "outlast.gap.lane"  # of the first attempt that came to nothing; and name of the event
+LANE_REASON = "outlast.gap.lane.reason"
 
 # every name in one place: messaging conventions are still in development
 ATTRIBUTES_AT_START: dict[str, Callable[[Gap], AttributeValue | None]] = {
@@ -51,11 +56,13 @@ ATTRIBUTES_AT_START: dict[str, Callable[[Gap], AttributeValue | None]] = {
     "outlast.gap.number": lambda gap: gap.number,
     "outlast.gap.cause": lambda gap: gap.cause.value,
     "outlast.gap.trigger": lambda gap: gap.trigger,
+    LANE: lambda gap: gap.lane or None,  # nothing may have been sent yet
     "outlast.gap.leader.id": lambda gap: gap.old_leader,
     "outlast.gap.leader_epoch": lambda gap: gap.old_leader_epoch,
     "outlast.gap.last_ack_age": lambda gap: gap.last_ack_age_s,
 }
 ATTRIBUTES_AT_END: dict[str, Callable[[Gap], AttributeValue | None]] = {
+    LANE: lambda gap: gap.lane or None,
     "outlast.gap.duration": lambda gap: gap.duration_s,
     "outlast.gap.phase.detecting.duration": lambda gap: gap.detecting_s,
     "outlast.gap.phase.unavailable.duration": lambda gap: gap.unavailable_s,
@@ -76,6 +83,7 @@ ATTRIBUTES_AT_END: dict[str, Callable[[Gap], AttributeValue | None]] = {
     "outlast.gap.outcome": lambda gap: gap.outcome.value if gap.outcome else None,
 }
 PHASE_CHANGES = "outlast.gap.phase_changes"
+LANE_CHANGES = "outlast.gap.lane_changes"
 
 
 class OtelObserver:
@@ -90,6 +98,7 @@ class OtelObserver:
         self._tracer = get_tracer("outlast", version("outlast"), tracer_provider, SCHEMA_URL)
         self._client_id = client_id
         self._spans: dict[int, _GapSpan] = {}  # by the gap's number
+        self._open: dict[tuple[str, int], _GapSpan] = {}  # of gaps that have not ended
         self._at_exit = False
         self.suppressed = 0
 
@@ -105,6 +114,11 @@ class OtelObserver:
                 case GapAdvanced() | GapEnded():
                     if (span := self._spans.get(fact.gap.number)) is not None:
                         span.mark(fact.gap, fact.at_s)
+                    if isinstance(fact, GapEnded):
+                        self._open.pop((fact.gap.topic, fact.gap.partition), None)
+                case LaneChanged():
+                    if (span := self._open.get((fact.topic, fact.partition))) is not None:
+                        span.mark_lane(fact)
                 case GapSettled():
                     if (span := self._spans.pop(fact.gap.number, None)) is not None:
                         span.end(fact.gap)
@@ -113,6 +127,7 @@ class OtelObserver:
         """End the spans that are still open, as abandoned."""
         while self._spans:  # at exit another thread may still be telling facts
             self._spans.popitem()[1].abandon()
+        self._open.clear()
         if self._at_exit:
             self._at_exit = False
             atexit.unregister(self.close)
@@ -141,20 +156,21 @@ class OtelObserver:
             attributes=attributes,
             start_time=_unix_ns(gap, gap.begin_s),
         )
-        self._spans[gap.number] = _GapSpan(span, gap)
-        self._spans[gap.number].mark(gap, fact.at_s)
+        gap_span = _GapSpan(span, gap)
+        self._spans[gap.number] = self._open[gap.topic, gap.partition] = gap_span
+        gap_span.mark(gap, fact.at_s)
 
 
 class _GapSpan:
     """The span of one gap while it is open."""
 
-    __slots__ = ("_changes", "_gap", "_phase", "_span")
+    __slots__ = ("_changes", "_gap", "_lane_changes", "_phase", "_span")
 
     def __init__(self, span: Span, gap: Gap) -> None:
         self._span = span
         self._gap = gap  # as last told
         self._phase: Phase | None = Phase.DETECTING  # over by the time that a gap is told
-        self._changes = 0
+        self._changes = self._lane_changes = 0
 
     @property
     def trace_id(self) -> str | None:
@@ -175,11 +191,19 @@ class _GapSpan:
         if self._changes < EVENTS_KEPT or gap.phase is None:  # the last place is the end's
             self._span.add_event(PHASE, {PHASE: name}, timestamp=_unix_ns(gap, at_s))
 
+    def mark_lane(self, fact: LaneChanged) -> None:
+        """An event: the partition took the other lane."""
+        self._lane_changes += 1
+        if self._lane_changes <= EVENTS_KEPT:
+            attributes = {LANE: fact.lane.value, LANE_REASON: fact.reason.value}
+            self._span.add_event(LANE, attributes, timestamp=_unix_ns(self._gap, fact.at_s))
+
     def end(self, gap: Gap) -> None:
         """Everything is known: the span ends when the gap did."""
         if self._span.is_recording():
             attributes = _attributes(ATTRIBUTES_AT_END, gap)
             attributes[PHASE_CHANGES] = self._changes
+            attributes[LANE_CHANGES] = self._lane_changes
             if gap.outcome is not GapOutcome.ABSORBED:
                 attributes[ERROR_TYPE] = gap.errors[-1] if gap.errors else gap.trigger
                 self._span.set_status(StatusCode.ERROR)
