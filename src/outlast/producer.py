@@ -256,12 +256,15 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
 
     def stalls(self) -> list[Stall]:
         """The last 1 000 stalls, open ones included: acks that did not come though the leader
-        lives and nothing was rejected. Never a part of a gap.
+        lives and nothing was rejected. Never a part of a gap. Each names the lane, and whether a
+        follower is late or the leader itself.
         """
         return self._driver.ask(lambda sender, now: sender.stalls(now))
 
     def health(self) -> Health:
-        """Open gaps and stalls, and how many seconds the buffer lasts at the present rate."""
+        """Open gaps and stalls, which partitions are held up and why (each with its lane and what
+        it takes of the buffer), and how many seconds the buffer lasts at the present rate.
+        """
         return self._driver.ask(lambda sender, now: sender.health(now))
 
     def metrics(self, raw: bool = False) -> dict[Any, Any] | None:

@@ -43,6 +43,8 @@ def stall(partition: int, **changes: object) -> Stall:
         "partition": partition,
         "number": 1,
         "node_id": 2,
+        "lane": "slow",
+        "reason": "follower",
         "begin_s": 105.5,
         "begin_unix_s": 0.0,
         "duration_s": 3.002,
@@ -78,13 +80,16 @@ def test_gaps_of_a_partition_come_in_order_of_their_begin() -> None:
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_a_stall_stands_among_the_gaps_of_its_partition_and_has_no_phases(width: int) -> None:
-    page = shown([gap(1), gap(1, begin_s=109.0)], width, [stall(1), stall(2, ended_by=None)])
+    page = shown(
+        [gap(1), gap(1, begin_s=109.0)], width, [stall(1), stall(2, ended_by=None, lane="open")]
+    )
     lines = [line.split() for line in page.splitlines()]
     row = lines.index(["orders-1", "5,500", "3,002", "2", "waited"])
-    assert lines[row + 1] == ["stall"]
+    assert lines[row + 1] == ["stall:", "follower", "slow", "lane"]
     assert lines[row - 2][:2] == ["orders-1", "3,012"]
     assert lines[row + 2][:2] == ["orders-1", "9,000"]
     assert ["orders-2", "5,500", "3,002", "2", "open"] in lines
+    assert ["stall:", "follower", "open", "lane"] in lines
     assert ["orders-0", "no", "gap"] in lines
     assert ["orders-2", "no", "gap"] not in lines
     assert "…" not in page

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outlast import GapOutcome, KafkaProducer, Stall, StallEnd
+from outlast import GapOutcome, HeldUp, KafkaProducer, Stall, StallEnd
 from outlast.testing.faults import MetadataLeaderless, Slow
 from outlast.testing.server import ClusterServer
 from tests.facade.conftest import new_topic
@@ -52,6 +52,7 @@ class TestStalls:
         assert isinstance(stall, Stall)
         assert (stall.topic, stall.partition, stall.number) == (topic, 0, 1)
         assert stall.node_id == leader
+        assert (stall.lane, stall.reason) == ("slow", "follower")
         assert stall.ended_by is None
         assert stall.begin_s == pytest.approx(sent_s, abs=0.1)
         assert stall.begin_unix_s == pytest.approx(unix_s, abs=0.3)
@@ -59,9 +60,17 @@ class TestStalls:
         assert not health.ok
         assert health.open_gaps == ()
         assert [s.number for s in health.open_stalls] == [1]
+        until(lambda: producer.health().held_up, "the partition that is held up")
+        [held] = producer.health().held_up
+        assert isinstance(held, HeldUp)
+        assert (held.topic, held.partition) == (topic, 0)
+        assert (held.reason, held.lane, held.lane_reason) == ("stall: follower", "slow", "stuck")
+        assert held.oldest_age_s == pytest.approx(time.monotonic() - sent_s, abs=0.1)
+        assert 0 < held.buffer_bytes == producer.health().buffer_bytes
         future.get(10)
         took_s = time.monotonic() - sent_s
         until(lambda: producer.health().ok, "health is good again")
+        until(lambda: not producer.health().held_up, "nothing is held up")
         [stall] = producer.stalls()
         assert stall.ended_by is StallEnd.ACK
         assert stall.duration_s == pytest.approx(took_s, abs=0.1)
@@ -108,10 +117,17 @@ class TestHealth:
         [gap] = health.open_gaps
         assert (gap.topic, gap.partition) == (topic, 0)
         assert gap.outcome is None
+        [held] = health.held_up
+        assert (held.topic, held.partition) == (topic, 0)
+        assert held.reason == f"gap: {gap.cause.value}"
+        assert (held.lane, held.lane_reason) == ("open", "")
+        assert held.buffer_bytes == pytest.approx(health.buffer_bytes, rel=0.05)
         assert 200_000 < health.buffer_bytes < 300_000
         assert health.headroom_s is not None
         assert 0 < health.headroom_s < 60
-        assert json.loads(json.dumps(health.to_dict()))["ok"] is False
+        told = json.loads(json.dumps(health.to_dict()))
+        assert told["ok"] is False
+        assert told["held_up"] == [held.to_dict()]
         cluster.call(lambda mock, _: mock.faults.clear())
         producer.flush(timeout=20)
         until(lambda: producer.health().ok, "health is good again")
@@ -123,4 +139,5 @@ class TestHealth:
     ) -> None:
         health = make_producer(cluster).health()
         assert health.ok
+        assert health.held_up == ()
         assert health.headroom_s is None

@@ -25,7 +25,8 @@ HEADINGS = {
 LEGEND = (
     "Times in ms. Whose time a gap was: detecting, until the first refusal; unavailable, the "
     "cluster's; reconnecting, ours; resuming, until the ack. A stall is no gap: nothing was "
-    "refused, but acks=all waits for a dead follower until the cluster gives it up."
+    "refused, but acks=all waits: for a dead follower until the cluster gives it up, or for a slow "
+    "leader. In the slow lane, a connection of their own, such partitions hold up no others."
 )
 
 _OUTCOME_STYLES = {
@@ -84,11 +85,11 @@ def _cells(gap: Gap, start_s: float) -> list[Text | str]:
 
 def _stall_cells(stall: Stall, start_s: float) -> list[Text | str]:
     return [
-        _two(f"{stall.topic}-{stall.partition}", "stall"),
+        _two(f"{stall.topic}-{stall.partition}", f"stall: {stall.reason}"),
         _ms(stall.begin_s - start_s),
         Text(_ms(stall.duration_s), "bold"),
         *[""] * len(Phase),
-        _node(stall.node_id),
+        _two(_node(stall.node_id), f"{stall.lane} lane"),
         Text("waited" if stall.ended_by else "open", "dim" if stall.ended_by else "yellow"),
     ]
 
