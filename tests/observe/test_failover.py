@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 
 from outlast import KafkaProducer
-from outlast.engine.messages import GapOutcome, StallEnd
+from outlast.engine.messages import GapOutcome, Role, StallEnd
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.server import ClusterServer
 
@@ -110,6 +110,12 @@ def test_metrics_spans_and_log_tell_of_the_same_gaps_and_stalls(
         assert ["takes no records since" in line for line in own_lines] == [True, False]
         assert "trace_id" in own_lines[0]
         assert "takes records again" in own_lines[1]
+    for node_id in {stall.node_id for stall in stalls}:
+        (line,) = [line for line in lines if f"node {node_id}: a follower is " in line]
+        assert all(f"{TOPIC}-{s.partition}" in line for s in stalls if s.node_id == node_id)
+    for role in Role:
+        assert registry.get_sample_value("outlast_connections", {"role": role.value}) == 0.0
     for stall in stalls:
+        assert stall.lane == "slow"
         own_lines = [line for line in lines if line.startswith(f"{TOPIC}-{stall.partition} ")]
         assert [line.split()[1] for line in own_lines] == ["stalls", "is"]
