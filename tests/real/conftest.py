@@ -39,6 +39,14 @@ def cluster(one_cluster: RealCluster) -> RealCluster:
     return one_cluster
 
 
+@pytest.fixture(scope="module")
+def four_nodes(one_cluster: RealCluster) -> Iterator[RealCluster]:
+    """The cluster with a fourth broker."""
+    one_cluster.heal()
+    with one_cluster.joined():
+        yield one_cluster
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     report = yield

@@ -17,6 +17,8 @@ from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 
+LATE_S = 0.2  # a fifth of the ack wait: an ack that takes longer is not usual
+
 
 @dataclass(frozen=True, slots=True)
 class Ack:
@@ -108,10 +110,13 @@ class Load:
         self._rate = rate
         self._tick_s = tick_s
         self._stopping = threading.Event()
+        self._begin_s = time.monotonic()
+        self._late_s = -1.0  # when an ack last came late
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
     def __enter__(self) -> Load:
+        self._begin_s = time.monotonic()
         self._thread.start()
         return self
 
@@ -133,12 +138,18 @@ class Load:
         asked = range(self._partitions) if partitions is None else partitions
         return all(self.ledger.last_ack_s(p) > at_s for p in asked)
 
+    def steady_for(self, time_s: float) -> bool:
+        """Whether records have flowed for that long and none of their acks came late: the cluster
+        is warm, the machine not too busy.
+        """
+        since_s = time.monotonic() - time_s
+        return max(self._begin_s, self._late_s) < since_s and self.flowing_since(since_s)
+
     def _run(self) -> None:
-        begin = time.monotonic()
         counter = 0
         try:
             while not self._stopping.wait(self._tick_s):
-                due = int((time.monotonic() - begin) * self._rate)
+                due = int((time.monotonic() - self._begin_s) * self._rate)
                 for counter in range(counter, due):  # noqa: B020 - goes on where it stopped
                     for partition in range(self._partitions):
                         self._send(partition, counter)
@@ -151,8 +162,14 @@ class Load:
         now = time.monotonic()
         future = self._producer.send(self._topic, value=value, partition=partition)
         self.ledger.sent.setdefault(partition, []).append(now)
-        future.add_callback(lambda told: self.ledger.acked(partition, counter, told.offset))
+        future.add_callback(lambda told: self._acked(partition, counter, told.offset, now))
         future.add_errback(lambda error: self.ledger.failed(partition, counter, error))
+
+    def _acked(self, partition: int, counter: int, offset: int, sent_s: float) -> None:
+        self.ledger.acked(partition, counter, offset)
+        now = time.monotonic()
+        if now - sent_s > LATE_S:
+            self._late_s = now
 
 
 Log = Mapping[int, Sequence[Entry]]
