@@ -173,6 +173,25 @@ class TestRoom:
         sim.run_until(sim.all_settled, 60.0)
         sim.check()
 
+    def test_when_nobody_delivers_any_more_a_dead_one_may_go_on(self) -> None:
+        """Nothing is settled meanwhile and no event comes: time alone gives the waiter its room."""
+        sim = simulation(14, topics={"t": 2}, buffer_memory=1_000_000, delivery_timeout_ms=60_000)
+        warm_s = warm(sim)
+        window = {"topic": "t", "partition": 0, "after_s": warm_s, "until_s": warm_s + 30.0}
+        sim.cluster.faults += [Error(NOT_LEADER, **window), MetadataLeaderless(**window)]
+        sent: list[SimFuture] = []
+        for n in range(200):
+            sim.at(warm_s + 0.01 * n, lambda: sent.append(sim.send("t", 0, size_bytes=4000)))
+        sim.at(warm_s + 2.0, lambda: sim.send("t", 1))
+        sim.run_for(11.5)
+        assert sim.sender.health(sim.now).buffer_bytes < 500_000
+        blocked = next(f for f in sent if f.entry.taken_at is None)
+        sim.run_for(1.0)
+        assert blocked.entry.taken_at == pytest.approx(warm_s + 12.0, abs=0.25)
+        assert sim.sender.health(sim.now).buffer_bytes > 800_000
+        sim.run_until(sim.all_settled, 60.0)
+        sim.check()
+
 
 class TestThrottle:
     def test_each_throttle_is_told_and_is_nobodys_fault(self) -> None:
@@ -190,3 +209,22 @@ class TestThrottle:
         assert sim.sender.stalls(sim.now) == []
         late = [r for r in sim.cluster.request_log if r.late]
         assert late == [], "its connection was never given up"
+
+    def test_what_was_under_way_when_it_was_told_waits_without_being_missed(self) -> None:
+        """Three requests behind the throttled answer are not read for four seconds."""
+        sim = simulation(15, request_timeout_ms=1000, silence_timeout_ms=300)
+        warm_s = warm(sim)
+        fault = Throttle(node=sim.leader(0), api=PRODUCE, throttle_s=4.0, times=1)
+        sim.cluster.faults.append(fault)
+        behind = [sim.send("t", 0, size_bytes=20_000) for _ in range(4)]
+        sim.at(warm_s + 1.0, lambda: behind.append(sim.send("t", 0)))
+        sim.run_until(sim.all_settled, 30.0)
+        sim.check()
+        first, *rest = (f.entry.settled_at - warm_s for f in behind)
+        assert first < 0.1
+        assert all(4.0 < after_s < 4.2 for after_s in rest), rest
+        requests = [r for r in sim.cluster.request_log if r.received_at_s > warm_s]
+        assert [r.api_key for r in requests] == [PRODUCE] * 5, "nobody was asked how it does"
+        assert sum(r.received_at_s < warm_s + 0.1 for r in requests) == 4
+        assert sim.gaps() == []
+        assert sim.sender.stalls(sim.now) == []
