@@ -346,6 +346,8 @@ class Answers:
     def unreachable(self, link: Link, judgement: Judgement, now: float) -> None:
         """A leader cannot be connected while records wait for it."""
         assert judgement.cause is not None
+        if self._hub.lanes.may_share(link):
+            return
         for place in self._hub.waiting_for(link, now):
             self._hub.gap_unreachable(place, judgement.cause, judgement.name, now)
             self._hub.trouble(place.tp, now)

@@ -255,7 +255,7 @@ class Hub:
             leader = self.metadata.leader(*tp)
             if leader is None or leader.node_id != link.node_id:
                 continue
-            if self.lanes.link(place, link.node_id, now) is link:
+            if self.lanes.link(self.lanes.own_link(place, link.node_id)) is link:
                 places.append(place)
         return places
 

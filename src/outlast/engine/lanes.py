@@ -35,7 +35,7 @@ lane. One sample an answer: forty stuck partitions in one request do not outvote
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Brokers, Link
@@ -102,35 +102,56 @@ class Lanes:
 
     # --- which lane ---
 
-    def link(self, place: Partition, node_id: int, now: float) -> Link:
-        """The connection of the partition's next request to its leader."""
-        role = self._role(place, node_id, now)
-        own = self._brokers.link(node_id, role)
+    def steer(self, place: Partition, node_id: int, now: float) -> None:
+        """Put the partition into the lane of its next request to its leader."""
+        if not self.enabled:
+            return
+        slow = self._slow.get(place.tp)
+        if slow is not None and slow.node_id != node_id:
+            self._leave(place.tp, node_id, LaneReason.MOVED, now)
+        reason = self._starts_slow(place, node_id)
+        if reason is not None:
+            self._enter(place.tp, node_id, reason, now, now)
+
+    def own_link(self, place: Partition, node_id: int) -> Link:
+        """The connection of the partition's lane at its leader."""
+        return self._brokers.link(node_id, self._role(place, node_id))
+
+    def link(self, own: Link) -> Link:
+        """The connection that takes what belongs on this one: itself, or the other lane's."""
         if not self.enabled or own.unreachable_since_s is None:
             return own
-        other = self._brokers.link(node_id, Role.OPEN if role is Role.SLOW else Role.SLOW)
-        shared = other.ready and other.answered_s >= own.unreachable_since_s
-        return other if shared else own
+        other = self._other(own)
+        return other if self.shared(other) else own
 
-    def _role(self, place: Partition, node_id: int, now: float) -> Role:
-        if not self.enabled:
-            return Role.OPEN
+    def shared(self, link: Link) -> bool:
+        """Whether partitions of the other lane go over this connection, since theirs cannot be
+        opened.
+        """
+        if not self.enabled or not link.ready:
+            return False
+        since_s = self._other(link).unreachable_since_s
+        return since_s is not None and link.answered_s >= since_s
+
+    def may_share(self, link: Link) -> bool:
+        """Whether the node's other lane is up, or coming up and not known to be in vain."""
+        other = self._other(link)
+        return self.enabled and not other.down and other.unreachable_since_s is None
+
+    def _other(self, link: Link) -> Link:
+        role = Role.OPEN if link.role is Role.SLOW else Role.SLOW
+        return self._brokers.link(link.node_id, role)
+
+    def _role(self, place: Partition, node_id: int) -> Role:
         slow = self._slow.get(place.tp)
-        if slow is not None:
-            if slow.node_id == node_id:
-                return Role.SLOW
-            self._leave(place.tp, node_id, LaneReason.MOVED, now)
-        if place.in_flight:
-            return Role.OPEN
-        reason = self._starts_slow(place.tp, node_id)
-        if reason is None:
-            return Role.OPEN
-        self._enter(place.tp, node_id, reason, now, now)
-        return Role.SLOW
+        if slow is not None and slow.node_id == node_id:
+            return Role.SLOW
+        return Role.OPEN if self._starts_slow(place, node_id) is None else Role.SLOW
 
-    def _starts_slow(self, tp: TopicPartition, node_id: int) -> LaneReason | None:
-        blamed, down = self._blamed.get(node_id), self._brokers.down
-        if not blamed and not down:
+    def _starts_slow(self, place: Partition, node_id: int) -> LaneReason | None:
+        """Why a partition of the open lane belongs into the slow one before it was answered 7."""
+        blamed, down, tp = self._blamed.get(node_id), self._brokers.down, place.tp
+        if not (blamed or down) or place.in_flight or tp in self._slow:
             return None
         isr = self._metadata.isr(*tp)
         acked_s = self._acked.get(tp, float("-inf"))
@@ -147,16 +168,25 @@ class Lanes:
         return None
 
     def in_turn(
-        self, due: Sequence[tuple[Partition, int]]
-    ) -> Iterable[Sequence[tuple[Partition, int]]]:
-        """Who may share the next request of a slow lane: suspects alone, then the others."""
+        self, link: Link, due: Sequence[tuple[Partition, int]]
+    ) -> list[list[tuple[Partition, int]]]:
+        """Who may share the next request of a slow lane: suspects first, alone. Guests, whose open
+        lane cannot be had, take turns with the stuck: they would wait for them in every request.
+        """
         suspects: list[tuple[Partition, int]] = []
-        others: list[tuple[Partition, int]] = []
+        guests: list[tuple[Partition, int]] = []
+        stuck: list[tuple[Partition, int]] = []
         for entry in due:
             slow = self._slow.get(entry[0].tp)
-            suspect = slow is not None and slow.reason is LaneReason.SUSPECT
-            (suspects if suspect else others).append(entry)
-        return [group for group in (suspects, others) if group]
+            if slow is None:
+                guests.append(entry)
+            elif slow.reason is LaneReason.SUSPECT:
+                suspects.append(entry)
+            else:
+                stuck.append(entry)
+        held_back = link.stalled_s == link.answered_s
+        turns = (guests, stuck) if held_back else (stuck, guests)
+        return [group for group in (suspects, *turns) if group]
 
     def of(self, tp: TopicPartition) -> tuple[Role, LaneReason | None]:
         """The partition's lane, and why it is in the slow one."""

@@ -45,10 +45,13 @@ class Outgoing:
                 self._hub.inquiries.want_producer_id(place)
                 if place.needs_producer_id():
                     continue
-            link = self._hub.lanes.link(place, leader.node_id, now)
-            by_link.setdefault(link, []).append((place, leader.epoch))
-        for link, due in by_link.items():
-            self._pump_link(link, due, now)
+            self._hub.lanes.steer(place, leader.node_id, now)
+            own = self._hub.lanes.own_link(place, leader.node_id)
+            by_link.setdefault(own, [])  # if another takes what is due: to be dialled again
+            by_link.setdefault(self._hub.lanes.link(own), []).append((place, leader.epoch))
+        # open lanes first: should there be but one connection to be had, it is theirs
+        for link in sorted(by_link, key=lambda link: link.role is Role.SLOW):
+            self._pump_link(link, by_link[link], now)
 
     def _pump_link(self, link: Link, due: list[tuple[Partition, int]], now: float) -> None:
         if link.down:
@@ -58,18 +61,33 @@ class Outgoing:
                     self._hub.brokers.connect(link, node.host, node.port, now)
                 )
             return
-        if not link.ready or now < link.throttled_until_s:
+        if not due or not link.ready or now < link.throttled_until_s:
             return
         self._rotation += 1
         start = self._rotation % len(due)
         due = due[start:] + due[:start]
         if link.role is Role.SLOW:
             if not link.pending:
-                any(self._send_one(link, group, now) for group in self._hub.lanes.in_turn(due))
+                groups = self._hub.lanes.in_turn(link, due)
+                any(self._send_one(link, group, now) for group in groups)
             return
         while len(link.pending) < self._hub.settings.max_in_flight:
-            if not self._send_one(link, due, now):
+            if not self._send_one(link, self._sharing(link, due), now):
                 return
+
+    def _sharing(
+        self, link: Link, due: Sequence[tuple[Partition, int]]
+    ) -> Sequence[tuple[Partition, int]]:
+        """Who may go next over an open lane. Where the slow one cannot be had, its partitions go
+        here, too: in one request at a time, or the others would wait for each of several.
+        """
+        lanes = self._hub.lanes
+        if not lanes.shared(link):
+            return due
+        under_way = (place for pending in link.pending for place, _ in pending.batches)
+        if not any(lanes.of(place.tp)[0] is Role.SLOW for place in under_way):
+            return due
+        return [entry for entry in due if lanes.of(entry[0].tp)[0] is Role.OPEN]
 
     def _send_one(self, link: Link, due: Sequence[tuple[Partition, int]], now: float) -> bool:
         """One request with a batch of every partition that may send and still fits."""

@@ -239,10 +239,11 @@ class Sender:
             elif due_s is not None:
                 leader = self._hub.metadata.leader(*tp)
                 if leader is not None:
-                    link = self._hub.lanes.link(place, leader.node_id, now)
-                    wait_s = link.retry_s if link.down else link.throttled_until_s
-                    if wait_s > looked_s:
-                        times.append(wait_s)
+                    own = self._hub.lanes.own_link(place, leader.node_id)
+                    for link in (own, self._hub.lanes.link(own)):
+                        wait_s = link.retry_s if link.down else link.throttled_until_s
+                        if wait_s > looked_s:
+                            times.append(wait_s)
         idle_s = self._hub.settings.connections_max_idle_s
         times += [link.deadline_s(idle_s) for link in self._hub.brokers]
         waits = [t for t in times if t is not None]
