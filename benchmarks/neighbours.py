@@ -315,6 +315,9 @@ def measure(cluster: RealCluster, client: str, run: int, options: argparse.Names
         **usual(ledger, seen.at_s),
         "cluster_s": round(seen.recovered_s - seen.at_s, 2),
         **{f"{kind}_s": round(longest(kind).duration_s, 2) for kind in parts},
+        "untouched_wait_s": round(
+            max(ledger.longest_wait(p, seen.at_s).duration_s for p in parts["untouched"]), 2
+        ),
         "led_over_s": round(longest("led").end_s - seen.recovered_s, 2),
         "sent": sum(map(len, ledger.sent.values())),
         "lost": len(found.lost),

@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class AckGap:
-    """A partition's time from one ack to the next (monotonic)."""
+    """A time without an ack (monotonic)."""
 
     begin_s: float
     end_s: float
@@ -88,6 +88,12 @@ class Ledger:
         times = [*sorted(ack.at_s for ack in acks if ack.at_s < until_s), until_s]
         gaps = [AckGap(a, b) for a, b in itertools.pairwise(times) if b > since_s]
         return max(gaps, key=lambda gap: gap.duration_s, default=AckGap(since_s, until_s))
+
+    def longest_wait(self, partition: int, since_s: float) -> AckGap:
+        """The longest time from a record's sending to its ack, of those that came since then."""
+        sent_s, acks = self.sent[partition], self.acks[partition]
+        waits = [AckGap(sent_s[c], ack.at_s) for c, ack in acks.items() if ack.at_s > since_s]
+        return max(waits, key=lambda wait: wait.duration_s)
 
     @property
     def unsettled(self) -> int:

@@ -74,3 +74,10 @@ def test_the_longest_time_without_an_ack_counts_what_began_before_and_what_never
     assert ledger.longest_ack_gap(0, since_s=5.5, until_s=20.0) == AckGap(9.0, 20.0)
     assert ledger.longest_ack_gap(0, since_s=5.5, until_s=8.0) == AckGap(6.0, 8.0)
     assert ledger.longest_ack_gap(1, since_s=5.5, until_s=8.0) == AckGap(5.5, 8.0)
+
+
+def test_the_longest_wait_is_a_record_s_from_its_sending_to_its_ack() -> None:
+    acks = {0: Ack(0, 8.0), 1: Ack(1, 9.0), 2: Ack(2, 12.0)}
+    ledger = Ledger(sent={0: [1.0, 4.0, 8.0, 9.0]}, acks={0: acks})
+    assert ledger.longest_wait(0, since_s=0.0) == AckGap(1.0, 8.0)
+    assert ledger.longest_wait(0, since_s=8.0) == AckGap(4.0, 9.0)
