@@ -59,6 +59,20 @@ def outlast(options: argparse.Namespace) -> contextlib.AbstractContextManager[Se
     return _kafka_python_like(KafkaProducer, options)
 
 
+def outlast_one_lane(options: argparse.Namespace) -> contextlib.AbstractContextManager[Sender]:
+    """outlast without what it does for neighbours: what lanes cost where nothing is wrong."""
+    from outlast import KafkaProducer
+    from outlast.engine import hub
+
+    class NoLanes(hub.Lanes):
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
+            self.enabled = False
+
+    hub.Lanes = NoLanes  # type: ignore[misc]
+    return _kafka_python_like(KafkaProducer, options)
+
+
 def kafka_python(options: argparse.Namespace) -> contextlib.AbstractContextManager[Sender]:
     from kafka import KafkaProducer
 
@@ -123,6 +137,7 @@ def aiokafka(options: argparse.Namespace) -> Iterator[Sender]:
 
 CLIENTS = {
     "outlast": outlast,
+    "outlast-one-lane": outlast_one_lane,
     "kafka-python": kafka_python,
     "confluent-kafka": confluent_kafka,
     "aiokafka": aiokafka,

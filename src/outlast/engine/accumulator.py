@@ -45,6 +45,14 @@ class Accumulator:
 
     def charge(self, tp: TopicPartition, size_bytes: int, ticket: int = 0) -> bool:
         """Take room for one record, with or without a ticket. False: nothing was taken."""
+        used_bytes = self.used_bytes + size_bytes
+        if not (ticket or self._waiting) and 2 * used_bytes <= self.limit_bytes:
+            # no more than is free, whoever holds it: nothing else to ask
+            self.used_bytes = used_bytes
+            self.taken_bytes += size_bytes
+            if self._shares.anybody:
+                self._shares.took(tp, size_bytes)
+            return True
         free_bytes = self.limit_bytes - self.used_bytes
         if ticket and ticket in self._granted:
             return self._charge_reserved(tp, size_bytes, ticket)

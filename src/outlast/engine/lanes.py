@@ -104,7 +104,7 @@ class Lanes:
 
     def steer(self, place: Partition, node_id: int, now: float) -> None:
         """Put the partition into the lane of its next request to its leader."""
-        if not self.enabled:
+        if self._calm:
             return
         slow = self._slow.get(place.tp)
         if slow is not None and slow.node_id != node_id:
@@ -142,7 +142,14 @@ class Lanes:
         role = Role.OPEN if link.role is Role.SLOW else Role.SLOW
         return self._brokers.link(link.node_id, role)
 
+    @property
+    def _calm(self) -> bool:
+        """Whether all partitions belong into open lanes."""
+        return not self.enabled or not (self._slow or self._brokers.down)
+
     def _role(self, place: Partition, node_id: int) -> Role:
+        if self._calm:
+            return Role.OPEN
         slow = self._slow.get(place.tp)
         if slow is not None and slow.node_id == node_id:
             return Role.SLOW
@@ -289,6 +296,8 @@ def owed_since_s(batch: Batch, attempt: Attempt) -> float:
 
 def _first_sent_s(batch: Batch, attempt: Attempt, states: Collection[AttemptState]) -> float:
     since_s = attempt.sent_s
+    if len(batch.attempts) == 1:
+        return since_s
     for other in reversed(batch.attempts):
         if other is attempt:
             continue

@@ -47,8 +47,10 @@ class Outgoing:
                     continue
             self._hub.lanes.steer(place, leader.node_id, now)
             own = self._hub.lanes.own_link(place, leader.node_id)
-            by_link.setdefault(own, [])  # if another takes what is due: to be dialled again
-            by_link.setdefault(self._hub.lanes.link(own), []).append((place, leader.epoch))
+            link = self._hub.lanes.link(own)
+            if link is not own:
+                by_link.setdefault(own, [])  # to be dialled again
+            by_link.setdefault(link, []).append((place, leader.epoch))
         # open lanes first: should there be but one connection to be had, it is theirs
         for link in sorted(by_link, key=lambda link: link.role is Role.SLOW):
             self._pump_link(link, by_link[link], now)

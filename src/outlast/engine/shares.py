@@ -37,9 +37,11 @@ class Shares:
         "_held_bytes",
         "_look_s",
         "_patience_s",
+        "anybody",
     )
 
     def __init__(self, linger_s: float) -> None:
+        self.anybody = False  # is held up
         self._patience_s = linger_s + HELD_UP_AFTER_S
         self._held: dict[TopicPartition, int] = {}  # bytes that each holds
         self._held_bytes = 0
@@ -76,7 +78,7 @@ class Shares:
         """The partitions of the topic that are not held up, all if all are: a record that may go
         anywhere need not wait. The same sequence until that changes.
         """
-        if not self._held:
+        if not self.anybody:
             return partitions
         of, free = self._free.get(topic, ((), ()))
         if of is not partitions:
@@ -127,10 +129,11 @@ class Shares:
             if tp in busy:
                 self._held[tp] += sum(batch.charge_bytes for batch in busy[tp].unsettled())
         self._held_bytes = sum(self._held.values())
+        self.anybody = bool(self._held)
         if self._held.keys() != before:
             self._free.clear()
         self._forget_old(now)
-        self._bounded = bool(self._held) and any(tp not in self._held for tp in self._delivered)
+        self._bounded = self.anybody and any(tp not in self._held for tp in self._delivered)
 
     def _forget_old(self, now: float) -> None:
         while self._delivered:
