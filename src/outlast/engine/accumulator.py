@@ -99,6 +99,12 @@ class Accumulator:
         self._give_back(ticket)
         self._waiting[ticket] = _Wish(tp, size_bytes)
 
+    def move(self, ticket: int, tp: TopicPartition) -> None:
+        """What waits with this ticket may as well go to another partition; its turn stays."""
+        wish = self._waiting.get(ticket)
+        if wish is not None:
+            self._waiting[ticket] = _Wish(tp, wish.size_bytes)
+
     def cancel(self, ticket: int) -> list[int]:
         """The thread gave up; returns the tickets that get its room."""
         self._waiting.pop(ticket, None)

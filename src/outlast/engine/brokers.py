@@ -19,6 +19,7 @@ from outlast.engine.messages import Connect, Connection, Role
 from outlast.engine.partition import Partition
 
 ANSWERS_KEPT = 15  # of a link, to know its usual answer time
+UNREACHABLE_FOR_S = 1.0  # beyond its back-off: how long a failed connect is believed
 SLOW_IDLE_MAX_S = 10.0  # a slow lane that nobody needs any more
 
 
@@ -105,7 +106,14 @@ class Link:
             return self.pending[0].deadline_s
         if self.role is Role.SLOW:
             idle_max_s = min(idle_max_s, SLOW_IDLE_MAX_S)
-        return self.used_s + idle_max_s if self.ready else None
+        if not self.ready:
+            return None
+        return max(self.used_s, self.throttled_until_s) + idle_max_s
+
+    def forget_failure(self, now: float) -> None:
+        """That it could not be opened says nothing any more where nobody has tried since."""
+        if self.down and now >= self.retry_s + UNREACHABLE_FOR_S:
+            self.unreachable_since_s = None
 
     def throttled(self, throttle_s: float, now: float) -> None:
         """The broker reads nothing from this connection for a while (KIP-219): that time counts
@@ -209,10 +217,12 @@ class Brokers:
         link.failures += 1
 
     def unreachable(self, link: Link) -> None:
-        """Its last connect came to nothing."""
+        """Its last connect came to nothing. If nothing else reaches the node, that is down."""
         if link.unreachable_since_s is None:
             link.unreachable_since_s = link.begun_s
-        self.down.setdefault(link.node_id, link.unreachable_since_s)
+        others = (self._links.get((link.node_id, role)) for role in Role)
+        if not any(other is not None and other.ready for other in others):
+            self.down.setdefault(link.node_id, link.unreachable_since_s)
 
     def revive(self, node_id: int, now: float) -> None:
         """Metadata names the node alive: its reconnect back-off starts anew."""

@@ -151,13 +151,6 @@ class Hub:
         """Room was set aside for these."""
         self.out.completions += [Granted(ticket) for ticket in tickets]
 
-    def judge_shares(self, now: float) -> None:
-        """Find out who is held up, if it is time; who waits for room may get it now."""
-        if now >= self.shares.due_at():
-            gaps = self.recorder.open_partitions()
-            self.shares.judge(self.busy, gaps, self.accumulator.reserved(), now)
-            self.grant(self.accumulator.grant())
-
     def compress(self, batch: Batch) -> None:
         """Ask the driver for a closed batch's bytes, once."""
         if not batch.compressing:

@@ -43,6 +43,7 @@ class Intake:
         self._waiters: dict[str, dict[int, float]] = {}  # topic → tickets, since when
         self._next_ticket = 1
         self._wanted: dict[int, tuple[str, int]] = {}  # by tickets that wait for room
+        self._keyless: set[int] = set()  # of these tickets, those that may go anywhere
         self.attention = False  # something new can be sent or must be asked
 
     def __repr__(self) -> str:
@@ -90,6 +91,7 @@ class Intake:
         if partitions is None:
             return self._wait_for_topic(topic, now, ticket)
         size_bytes = record_bytes_max(key, value, headers)
+        anywhere = partition is None and key is None
         if partition is None:
             if key is None:
                 free = self._hub.shares.free(topic, partitions)
@@ -110,9 +112,11 @@ class Intake:
             charge_bytes += BATCH_OVERHEAD_BYTES
         if not self._hub.accumulator.charge(tp, charge_bytes, ticket):
             # what it joins now may be sealed by then: ask for room for a batch of its own
-            return self._wait_for_room(tp, charge_bytes + BATCH_OVERHEAD_BYTES * joins, ticket)
+            charge_bytes += BATCH_OVERHEAD_BYTES * joins
+            return self._wait_for_room(tp, charge_bytes, ticket, anywhere=anywhere)
         if ticket:
             self._wanted.pop(ticket, None)
+            self._keyless.discard(ticket)
             self._hub.grant(self._hub.accumulator.grant())  # it may have taken less than was kept
         batch = place.queue.append(timestamp_ms, key, value, headers, joins=joins, now=now)
         batch.charge_bytes += charge_bytes
@@ -128,7 +132,9 @@ class Intake:
             self._hub.sticky.batch_left(topic, partition)
         return batch
 
-    def _wait_for_room(self, tp: tuple[str, int], charge_bytes: int, ticket: int) -> Waiting:
+    def _wait_for_room(
+        self, tp: tuple[str, int], charge_bytes: int, ticket: int, *, anywhere: bool
+    ) -> Waiting:
         if charge_bytes > self._hub.accumulator.limit_bytes:
             raise MessageSizeTooLargeError(
                 f"The record takes {charge_bytes} bytes of the send buffer, more than all of it: "
@@ -138,6 +144,8 @@ class Intake:
         self._hub.accumulator.wait(tp, ticket, charge_bytes)
         self._hub.grant(self._hub.accumulator.grant())  # what was kept for it, if it was too little
         self._wanted[ticket] = tp
+        if anywhere:
+            self._keyless.add(ticket)
         for place in self._hub.busy.values():
             place.queue.hurry()  # room comes only from what is sent
         self.attention = True
@@ -170,6 +178,19 @@ class Intake:
         self.attention = True
         return Waiting(ticket, "metadata")
 
+    def choose_again(self) -> None:
+        """Other partitions are held up than before: who waits for room without a key, for one of
+        them, waits for one that is not.
+        """
+        for ticket in self._keyless:
+            topic, partition = self._wanted[ticket]
+            if not self._hub.shares.bounded((topic, partition)):
+                continue
+            free = self._hub.shares.free(topic, self._hub.metadata.partitions(topic) or ())
+            if free and partition not in free:
+                self._wanted[ticket] = topic, free[0]
+                self._hub.accumulator.move(ticket, (topic, free[0]))
+
     def _ticket(self) -> int:
         self._next_ticket += 1
         return self._next_ticket
@@ -184,6 +205,7 @@ class Intake:
     def _forget(self, ticket: int) -> None:
         """Its place in the queue and the room that was kept for it go to others."""
         self._wanted.pop(ticket, None)
+        self._keyless.discard(ticket)
         self._hub.grant(self._hub.accumulator.cancel(ticket))
         for topic, tickets in list(self._waiters.items()):
             tickets.pop(ticket, None)

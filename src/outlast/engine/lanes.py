@@ -121,7 +121,7 @@ class Lanes:
         """The connection that takes what belongs on this one: itself, or the other lane's."""
         if not self.enabled or own.unreachable_since_s is None:
             return own
-        other = self._other(own)
+        other = self.other(own)
         return other if self.shared(other) else own
 
     def shared(self, link: Link) -> bool:
@@ -130,15 +130,18 @@ class Lanes:
         """
         if not self.enabled or not link.ready:
             return False
-        since_s = self._other(link).unreachable_since_s
-        return since_s is not None and link.answered_s >= since_s
+        since_s = self.other(link).unreachable_since_s
+        if since_s is None:
+            return False
+        return link.answered_s >= since_s or not link.pending  # an idle one will show if it lives
 
     def may_share(self, link: Link) -> bool:
         """Whether the node's other lane is up, or coming up and not known to be in vain."""
-        other = self._other(link)
+        other = self.other(link)
         return self.enabled and not other.down and other.unreachable_since_s is None
 
-    def _other(self, link: Link) -> Link:
+    def other(self, link: Link) -> Link:
+        """The other produce connection of the same node."""
         role = Role.OPEN if link.role is Role.SLOW else Role.SLOW
         return self._brokers.link(link.node_id, role)
 

@@ -47,6 +47,7 @@ class Outgoing:
                     continue
             self._hub.lanes.steer(place, leader.node_id, now)
             own = self._hub.lanes.own_link(place, leader.node_id)
+            own.forget_failure(now)
             link = self._hub.lanes.link(own)
             if link is not own:
                 by_link.setdefault(own, [])  # to be dialled again

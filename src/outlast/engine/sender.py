@@ -291,7 +291,8 @@ class Sender:
         self._silence.tick(now)
         self._outgoing.pump(now)
         self._aftermath.tick(now)
-        hub.judge_shares(now)
+        if now >= hub.shares.due_at():
+            self._judge_shares(now)
         if hub.lanes.wants_look(hub.busy, now):
             hub.inquiries.clock.want(now)
         wants = (hub.newest_trouble_s(), self._intake.waiting_since_s(), self._silence.since_s())
@@ -299,6 +300,14 @@ class Sender:
         hub.inquiries.clock.need(max(since, default=None), now)
         hub.out.commands += hub.inquiries.step(now)
         hub.report(now)
+
+    def _judge_shares(self, now: float) -> None:
+        """Find out who is held up; who waits for room may get it now."""
+        hub = self._hub
+        gaps = hub.recorder.open_partitions()
+        hub.shares.judge(hub.busy, gaps, hub.accumulator.reserved(), now)
+        self._intake.choose_again()
+        hub.grant(hub.accumulator.grant())
 
     # --- what the cluster tells -----------------------------------------------------------------
 

@@ -8,8 +8,10 @@ healthy leave, and the healthy always find room.
 
 Rules:
 * *Held up*: the partition has a gap, or its oldest record has waited for longer than linger + 1 s.
-* The bound holds while somebody who is not held up has delivered within the last 10 s. Otherwise
-  there is nobody to keep room for: a partition that is the only one may use everything.
+* The bound holds while there is somebody to keep room for: who is not held up and has delivered
+  within the last 10 s. Where all are late (the application is faster than the cluster), it is those
+  that have no gap and delivered within the last linger + 1 s, and only the rest is bounded.
+  Otherwise there is nobody: a partition that is the only one may use everything.
 * Judged anew when a gap opens or ends, and else every 100 ms while something happens or waits.
 """
 
@@ -31,10 +33,10 @@ class Shares:
 
     __slots__ = (
         "_bounded",
+        "_bounded_bytes",
         "_delivered",
         "_free",
         "_held",
-        "_held_bytes",
         "_look_s",
         "_patience_s",
         "anybody",
@@ -43,17 +45,19 @@ class Shares:
     def __init__(self, linger_s: float) -> None:
         self.anybody = False  # is held up
         self._patience_s = linger_s + HELD_UP_AFTER_S
-        self._held: dict[TopicPartition, int] = {}  # bytes that each holds
-        self._held_bytes = 0
-        self._bounded = False  # somebody else delivers
+        self._held: set[TopicPartition] = set()
+        self._bounded: set[TopicPartition] = set()  # of these, who must leave room for others
+        self._bounded_bytes = 0  # that they hold
         self._delivered: dict[TopicPartition, float] = {}  # last ack, oldest first
         # by topic: its partitions, and those of them that are not held up
         self._free: dict[str, tuple[Sequence[int], Sequence[int]]] = {}
         self._look_s = 0.0
 
     def __repr__(self) -> str:
-        bound = "bounded" if self._bounded else "unbounded"
-        return f"<Shares held_up={len(self._held)} bytes={self._held_bytes} {bound}>"
+        return (
+            f"<Shares held_up={len(self._held)} bounded={len(self._bounded)} "
+            f"bytes={self._bounded_bytes}>"
+        )
 
     # --- what is so ---
 
@@ -68,11 +72,11 @@ class Shares:
 
     def bounded(self, tp: TopicPartition) -> bool:
         """Whether the partition may take only of the held-up ones' common share."""
-        return self._bounded and tp in self._held
+        return tp in self._bounded
 
     def allows(self, tp: TopicPartition, size_bytes: int, free_bytes: int) -> bool:
         """Whether the partition may take so much, after which so much would be free."""
-        return not self.bounded(tp) or self._held_bytes + size_bytes <= free_bytes
+        return not self.bounded(tp) or self._bounded_bytes + size_bytes <= free_bytes
 
     def free(self, topic: str, partitions: Sequence[int]) -> Sequence[int]:
         """The partitions of the topic that are not held up, all if all are: a record that may go
@@ -90,9 +94,8 @@ class Shares:
 
     def took(self, tp: TopicPartition, size_bytes: int) -> None:
         """The partition's records take so much more of the buffer (less, if negative)."""
-        if tp in self._held:
-            self._held[tp] += size_bytes
-            self._held_bytes += size_bytes
+        if tp in self._bounded:
+            self._bounded_bytes += size_bytes
 
     def delivered(self, tp: TopicPartition, now: float) -> None:
         """A batch of the partition was acknowledged."""
@@ -123,17 +126,25 @@ class Shares:
             now: monotonic seconds.
         """
         self._look_s = now + LOOK_S
-        before = self._held.keys()
-        self._held = {tp: reserved.get(tp, 0) for tp in self.held_up(now, busy, gaps)}
-        for tp in self._held:
-            if tp in busy:
-                self._held[tp] += sum(batch.charge_bytes for batch in busy[tp].unsettled())
-        self._held_bytes = sum(self._held.values())
+        before, self._held = self._held, self.held_up(now, busy, gaps)
         self.anybody = bool(self._held)
-        if self._held.keys() != before:
+        if self._held != before:
             self._free.clear()
         self._forget_old(now)
-        self._bounded = self.anybody and any(tp not in self._held for tp in self._delivered)
+        self._bounded = self._who_leaves_room(gaps, now)
+        self._bounded_bytes = sum(reserved.get(tp, 0) for tp in self._bounded)
+        for tp in self._bounded & busy.keys():
+            self._bounded_bytes += sum(batch.charge_bytes for batch in busy[tp].unsettled())
+
+    def _who_leaves_room(self, gaps: Collection[TopicPartition], now: float) -> set[TopicPartition]:
+        if not self._held or any(tp not in self._held for tp in self._delivered):
+            return self._held
+        going = {
+            tp
+            for tp, at_s in self._delivered.items()
+            if tp not in gaps and now - at_s <= self._patience_s
+        }
+        return self._held - going if going else set()
 
     def _forget_old(self, now: float) -> None:
         while self._delivered:

@@ -130,7 +130,11 @@ class Silence:
 
     def _ask_after(self, link: Link, suspect: _Suspect, now: float) -> None:
         if not link.ready:  # its own connect is the probe
-            self._unanswered(link, suspect, now)
+            other = self._hub.lanes.other(link)
+            if other.ready and other not in self._suspects:  # the node lives: share that one
+                self._hub.brokers.unreachable(link)
+            else:
+                self._unanswered(link, suspect, now)
             return
         node_id = link.node_id
         probe = self._hub.brokers.link(node_id, Role.PROBE)
