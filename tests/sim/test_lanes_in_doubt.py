@@ -1,5 +1,5 @@
-"""Lanes whose second connection is refused, hangs, is throttled or is not wanted at all; and a record
-without a key that waits for room while its partition is held up.
+"""Lanes whose second connection is refused, hangs, is throttled or is not wanted at all; and room
+that a partition which is held up may not have.
 """
 
 from __future__ import annotations

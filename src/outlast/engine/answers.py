@@ -21,6 +21,7 @@ from outlast.engine.messages import (
     Connection,
     ConnectionLost,
     Disconnect,
+    LaneReason,
     Loss,
     MetadataRefreshed,
     Role,
@@ -75,6 +76,8 @@ class Answers:
             elif attempt.state is AttemptState.ACCEPTED:
                 since_s = served_since_s(batch, attempt)
                 waits_s.append(now - since_s)
+                if lanes.of(place.tp)[1] is LaneReason.STUCK:
+                    since_s = owed_since_s(batch, attempt)  # a copy may have been there for long
                 if held_back:
                     usual = since_s == attempt.sent_s
                 else:
@@ -272,7 +275,7 @@ class Answers:
         at_once = was_ready and not link.failures
         self._hub.brokers.fail(link, now)
         if not was_ready:
-            self._hub.brokers.unreachable(link)
+            self._hub.brokers.unreachable(link, now)
         link.retry_s = now
         if not at_once:
             link.retry_s += self._hub.schedules.reconnect_delay_s(

@@ -20,6 +20,7 @@ from outlast.engine.partition import Partition
 
 ANSWERS_KEPT = 15  # of a link, to know its usual answer time
 UNREACHABLE_FOR_S = 1.0  # beyond its back-off: how long a failed connect is believed
+DOWN_FOR_S = 30.0  # replica.lag.time.max.ms: for no longer is a dead follower waited for
 SLOW_IDLE_MAX_S = 10.0  # a slow lane that nobody needs any more
 
 
@@ -216,13 +217,20 @@ class Brokers:
             link.failing_since_s = now
         link.failures += 1
 
-    def unreachable(self, link: Link) -> None:
+    def unreachable(self, link: Link, now: float) -> None:
         """Its last connect came to nothing. If nothing else reaches the node, that is down."""
         if link.unreachable_since_s is None:
             link.unreachable_since_s = link.begun_s
         others = (self._links.get((link.node_id, role)) for role in Role)
-        if not any(other is not None and other.ready for other in others):
+        reached = any(other is not None and other.ready for other in others)
+        if link.node_id >= 0 and not reached and now - link.unreachable_since_s <= DOWN_FOR_S:
             self.down.setdefault(link.node_id, link.unreachable_since_s)
+
+    def forget_down(self, now: float) -> None:
+        """What went down long ago is in no ISR any more; where it is, it is up again."""
+        for node_id, since_s in list(self.down.items()):
+            if now - since_s > DOWN_FOR_S:
+                del self.down[node_id]
 
     def revive(self, node_id: int, now: float) -> None:
         """Metadata names the node alive: its reconnect back-off starts anew."""

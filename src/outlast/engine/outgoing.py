@@ -31,6 +31,7 @@ class Outgoing:
 
     def pump(self, now: float) -> None:
         """Send whatever may be sent."""
+        self._hub.brokers.forget_down(now)
         by_link: dict[Link, list[tuple[Partition, int]]] = {}
         for tp, place in self._hub.busy.items():
             due_s = place.due_s()

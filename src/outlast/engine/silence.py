@@ -132,7 +132,7 @@ class Silence:
         if not link.ready:  # its own connect is the probe
             other = self._hub.lanes.other(link)
             if other.ready and other not in self._suspects:  # the node lives: share that one
-                self._hub.brokers.unreachable(link)
+                self._hub.brokers.unreachable(link, now)
             else:
                 self._unanswered(link, suspect, now)
             return
