@@ -47,12 +47,12 @@ def lonely_partitions(nodes: int, leaders: Sequence[int]) -> Iterator[ClusterSer
 def senders_on(
     server: ClusterServer, partitions: int, *, rate: float, value_bytes: int, **keywords: Any
 ) -> Iterator[tuple[KafkaProducer, Senders]]:
-    """Threads that have been sending for a second, undisturbed."""
+    """Threads that have been sending for a while, undisturbed."""
     with warm_producer(server, partitions, **{**BASE, **keywords}) as producer:
         senders = Senders(producer, partitions, rate=rate, value_bytes=value_bytes)
         try:
             with senders:
-                senders.until_past(time.monotonic() + 1.0)
+                senders.until_past(time.monotonic() + 0.5)
                 yield producer, senders
         except BaseException:
             producer.close(timeout=0)  # what is wrong is known: wait for nothing more
@@ -96,7 +96,7 @@ def test_a_third_of_the_partitions_dead(verb: str) -> None:
         end_s = senders.until_past(begin_s + 5.0)
         getattr(server, {"kill": "start", "pause": "resume"}[verb])(3)
         back_s = senders.until_flowing(range(60))
-        senders.until_past(back_s + 1.0)
+        senders.until_past(back_s + 0.5)
         senders.stop()
         assert_unharmed(senders, healthy, rate, begin_s, end_s)
         assert_only_these_were_refused(senders, dead)
