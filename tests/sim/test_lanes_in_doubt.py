@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.messages import ConnectionClosed, Role, StallEnd, Throttled
+from outlast.engine.messages import ConnectionClosed, LaneChanged, Role, StallEnd, Throttled
 from outlast.testing.faults import ConnectionLimit, Slow, SlowFollower, Throttle
 from outlast.testing.network import SimNetwork
 from tests.sim.lane_stories import ACK_WAIT_S, PRODUCE, excursions, pauses, placed, role_of
@@ -165,3 +165,23 @@ def test_room_is_kept_for_who_delivers_even_where_all_are_late():
     assert {h.partition for h in health.held_up} == {0, 1, 2}, "and all are late"
     assert held[-1] == held[5], held
     assert held[-1] < 400_000
+
+
+def test_hiccups_of_a_follower_cost_its_neighbours_no_more_than_two():
+    """It stops for a second and a half every four. The first relapse is news, the others are not;
+    and once it is well for long enough its partition is back in the open lane.
+    """
+    sim = placed(2, [[1, 2], [1, 3]])
+    begun_s = sim.now
+    for partition in range(2):
+        sim.send_every(partition, 0.02, 3000)
+    for hiccup in range(8):
+        at_s = begun_s + 1.0 + 4.0 * hiccup
+        late_follower(sim, 2, at_s, at_s + 1.5)
+    sim.run_until(sim.all_settled, 120.0)
+    assert sim.check().failed == 0
+    assert excursions(sim) == {0: 2}
+    assert len(pauses(sim, 1, 0.3)) == 2
+    [*_, last] = (fact for fact in sim.facts if isinstance(fact, LaneChanged))
+    assert last.lane is Role.OPEN
+    assert 10.0 <= last.at_s - at_s - 1.5 <= 11.0

@@ -22,7 +22,8 @@ Which lane:
   in-sync replicas name a node that is known to be down or silent, likewise without an ack since.
 * In the slow lane one request is under way at a time, suspects in a request of their own before the
   others. A 7 there closes nothing. An ack within the ack wait leads back, and stands until metadata
-  shows other in-sync replicas.
+  shows other in-sync replicas. Whoever is stuck again soon afterwards (its follower has hiccups)
+  stays, as a suspect, until its acks have been usual for 10 s, and for twice as long each time.
 * But for the abort, a lane changes only with nothing in flight.
 * Where one of the two connections cannot be opened, both lanes share the other.
 * Without idempotence a repeat would be a second copy: one lane, and no ack wait.
@@ -48,6 +49,9 @@ USUAL_ANSWERS = 15
 USUAL_TIMES = 4  # the ack wait is at least so many times the usual answer time
 LOOK_S = 1.0  # a shrinking ISR raises no epoch (A8): metadata is asked so often meanwhile
 FORGET_S = 60.0  # a partition that nothing is written to any more
+RELAPSE_WITHIN_S = 60.0  # of the return: then acks must be usual for longer
+PROBATION_S = 10.0
+PROBATION_MAX_S = 300.0
 
 TopicPartition = tuple[str, int]
 
@@ -55,12 +59,16 @@ TopicPartition = tuple[str, int]
 class _Slow:
     """Why a partition is in a node's slow lane, and when the request that shows it was sent."""
 
-    __slots__ = ("node_id", "reason", "since_s")
+    __slots__ = ("node_id", "probation_s", "reason", "since_s", "usual_since_s")
 
-    def __init__(self, node_id: int, reason: LaneReason, since_s: float) -> None:
+    def __init__(
+        self, node_id: int, reason: LaneReason, since_s: float, probation_s: float
+    ) -> None:
         self.node_id = node_id
         self.reason = reason
         self.since_s = since_s
+        self.probation_s = probation_s  # for so long acks must be usual
+        self.usual_since_s: float | None = None
 
 
 class Lanes:
@@ -73,6 +81,7 @@ class Lanes:
         "_brokers",
         "_look_s",
         "_metadata",
+        "_returned",
         "_settings",
         "_slow",
         "_trusted_isr",
@@ -93,6 +102,7 @@ class Lanes:
         self._trusted_isr: dict[TopicPartition, Sequence[int]] = {}
         self._usual: dict[int, deque[float]] = {}
         self._ack_wait_s: dict[int, float] = {}
+        self._returned: dict[TopicPartition, tuple[float, float]] = {}  # when, after what probation
         self._look_s = 0.0
 
     def __repr__(self) -> str:
@@ -225,8 +235,19 @@ class Lanes:
         """A request sent then was acked, in usual time or not."""
         self._acked[tp] = sent_s
         slow = self._slow.get(tp)
-        if slow is None or not usual:
+        if slow is None:
             return
+        if not usual:
+            slow.usual_since_s = None
+            return
+        if slow.usual_since_s is None:
+            slow.usual_since_s = now
+        if now - slow.usual_since_s < slow.probation_s:
+            if slow.reason is LaneReason.STUCK:  # it need not wait for those who are
+                self._rename(tp, slow, LaneReason.SUSPECT, now)
+            return
+        if slow.reason is LaneReason.STUCK or slow.probation_s:
+            self._returned[tp] = now, slow.probation_s
         self._trusted_isr[tp] = self._metadata.isr(*tp)
         self._leave(tp, slow.node_id, LaneReason.USUAL, now)
 
@@ -235,7 +256,12 @@ class Lanes:
         slow = self._slow.get(tp)
         if slow is not None and slow.reason is LaneReason.STUCK and slow.node_id == node_id:
             return False
-        self._enter(tp, node_id, LaneReason.STUCK, sent_s, now)
+        probation_s = 0.0 if slow is None else slow.probation_s
+        if not probation_s and tp in self._returned:
+            returned_s, before_s = self._returned[tp]
+            if now - returned_s <= RELAPSE_WITHIN_S:
+                probation_s = min(max(2 * before_s, PROBATION_S), PROBATION_MAX_S)
+        self._enter(tp, node_id, LaneReason.STUCK, sent_s, now, probation_s)
         return True
 
     # --- time ---
@@ -258,12 +284,22 @@ class Lanes:
     # --- changes ---
 
     def _enter(
-        self, tp: TopicPartition, node_id: int, reason: LaneReason, since_s: float, now: float
+        self,
+        tp: TopicPartition,
+        node_id: int,
+        reason: LaneReason,
+        since_s: float,
+        now: float,
+        probation_s: float = 0.0,
     ) -> None:
-        self._slow[tp] = _Slow(node_id, reason, since_s)
-        self.changes.append(LaneChanged(now, *tp, node_id, Role.SLOW, reason))
-        if reason is LaneReason.STUCK:
-            self._blame(node_id)
+        self._slow[tp] = slow = _Slow(node_id, reason, since_s, probation_s)
+        self._rename(tp, slow, reason, now)
+
+    def _rename(self, tp: TopicPartition, slow: _Slow, reason: LaneReason, now: float) -> None:
+        before, slow.reason = slow.reason, reason
+        self.changes.append(LaneChanged(now, *tp, slow.node_id, Role.SLOW, reason))
+        if LaneReason.STUCK in (before, reason):
+            self._blame(slow.node_id)
 
     def _leave(self, tp: TopicPartition, node_id: int, reason: LaneReason, now: float) -> None:
         slow = self._slow.pop(tp)

@@ -219,6 +219,8 @@ class Sender:
 
         A driver may come late: what fell due since anybody looked is due at once.
         """
+        if self._closed:
+            return None
         if self._intake.attention:
             return now + SHORTEST_WAIT_S
         looked_s = self._advanced_s
