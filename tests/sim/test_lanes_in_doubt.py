@@ -6,7 +6,14 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.messages import ConnectionClosed, LaneChanged, Role, StallEnd, Throttled
+from outlast.engine.messages import (
+    ConnectionClosed,
+    LaneChanged,
+    LaneReason,
+    Role,
+    StallEnd,
+    Throttled,
+)
 from outlast.testing.faults import ConnectionLimit, Slow, SlowFollower, Throttle
 from outlast.testing.network import SimNetwork
 from tests.sim.lane_stories import ACK_WAIT_S, PRODUCE, excursions, pauses, placed, role_of
@@ -185,3 +192,19 @@ def test_hiccups_of_a_follower_cost_its_neighbours_no_more_than_two():
     [*_, last] = (fact for fact in sim.facts if isinstance(fact, LaneChanged))
     assert last.lane is Role.OPEN
     assert 10.0 <= last.at_s - at_s - 1.5 <= 11.0
+
+
+def test_a_partition_that_is_rarely_used_is_remembered_while_it_is_used():
+    """One record every seven seconds, its follower late for four minutes; and forgotten when
+    nothing is written to it for a minute.
+    """
+    sim = placed(2, [[1, 2], [1, 3]])
+    begun_s = sim.now
+    sim.fault(SlowFollower(3.0, node=2, after_s=begun_s + 1.0))
+    sim.send_every(0, 7.0, 34)
+    sim.send_every(1, 0.1, 4000)
+    sim.run_for(240.0)
+    assert len(pauses(sim, 1, 0.3)) == 1
+    assert excursions(sim) == {0: 1}
+    sim.run_for(100.0)
+    assert [f.reason for f in sim.facts if isinstance(f, LaneChanged)][-1] is LaneReason.IDLE

@@ -272,9 +272,9 @@ class Lanes:
             return False
         self._look_s = now + LOOK_S
         for tp, slow in list(self._slow.items()):
-            if tp not in busy and now - slow.since_s > FORGET_S:
-                del self._slow[tp]
-                self._blame(slow.node_id)
+            used_s = max(slow.since_s, self._acked.get(tp, slow.since_s))
+            if tp not in busy and now - used_s > FORGET_S:
+                self._leave(tp, slow.node_id, LaneReason.IDLE, now)
         return any(tp in busy for tp, slow in self._slow.items() if slow.reason is LaneReason.STUCK)
 
     def next_deadline(self) -> float | None:

@@ -182,6 +182,7 @@ class LaneReason(Enum):
     SUSPECT = "suspect"  # it shares a follower with a stuck one: slow lane, ahead of those
     FOLLOWER_DOWN = "follower_down"  # its in-sync replicas name a node that is down: slow lane
     USUAL = "usual"  # an ack came in usual time: back to the open lane
+    IDLE = "idle"  # nothing was written to it for a minute: back to the open lane
     MOVED = "moved"  # another broker leads: back to the open lane
 
 

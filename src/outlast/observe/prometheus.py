@@ -65,6 +65,7 @@ _LANE_OF = {
     LaneReason.SUSPECT: Role.SLOW,
     LaneReason.FOLLOWER_DOWN: Role.SLOW,
     LaneReason.USUAL: Role.OPEN,
+    LaneReason.IDLE: Role.OPEN,
     LaneReason.MOVED: Role.OPEN,
 }
 
