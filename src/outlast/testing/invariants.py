@@ -1,19 +1,31 @@
-"""What must hold of a run beside the ledger: gaps and stalls that add up, times and bytes that end.
+"""What must hold of a run beside the ledger: gaps and stalls that add up, times and bytes that end,
+connections that are few and each for its purpose.
 
-Rule: these are checks of what the producer says about itself; whether its records are where it
-says is the ledger's business, and whether gaps agree with the wire is `wire`'s.
+Rule: these are checks of what the producer says about itself, and of what the wire saw it do;
+whether its records are where it says is the ledger's business, whether gaps agree with the wire is
+`wire`'s, and whether any partition paid for another is `holdups`'.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from math import isclose
+from math import inf, isclose
 
 from outlast.engine.messages import Gap
 from outlast.testing.simulation import Simulation
 
 A_MOMENT_S = 1e-6
+PRODUCE, API_VERSIONS = 0, 18
+LANES = ("open", "slow")
+MOST = {
+    "open": 1,
+    "slow": 1,
+    "probe": 1,
+    "control": 2,
+}  # to one node; one of two by a bootstrap name
+MOST_CONTROL = 3  # to all nodes together
 
 
 def violations(sim: Simulation, *, late_s: float, settled: bool) -> list[str]:
@@ -21,6 +33,7 @@ def violations(sim: Simulation, *, late_s: float, settled: bool) -> list[str]:
     `settled`: all was healed and has had its time, so nothing may be open any more.
     """
     found = [*_gaps(sim), *_stalls(sim), *_settled_in_time(sim, late_s)]
+    found += [*connections(sim), *lanes(sim)]
     if settled:
         found += _leftovers(sim)
     return [f"{sentence}. {sim.ledger.replay}" for sentence in found]
@@ -69,6 +82,40 @@ def _settled_in_time(sim: Simulation, late_s: float) -> Iterator[str]:
             took_s = entry.settled_at - entry.taken_at
             if took_s > limit_s + A_MOMENT_S:
                 yield f"{entry} was settled after {took_s} s, and at most {limit_s} s are promised"
+
+
+def connections(sim: Simulation) -> Iterator[str]:
+    """How many there are at a time, to each node and in all."""
+    steps: list[tuple[float, int, int, str]] = []
+    for connect in sim.network.connects:
+        steps.append((connect.began_at, 1, connect.node_id, connect.role))
+        if connect.closed_at is not None:  # first those that end, then those that take their place
+            steps.append((connect.closed_at, -1, connect.node_id, connect.role))
+    standing: Counter[tuple[int, str]] = Counter()
+    for at_s, step, node_id, role in sorted(steps, key=lambda s: s[:2]):
+        standing[node_id, role] += step
+        if step > 0 and standing[node_id, role] > MOST[role]:
+            yield f"at {at_s} s node {node_id} has {standing[node_id, role]} {role} connections"
+        control = sum(n for (_, kind), n in standing.items() if kind == "control")
+        if step > 0 and control > MOST_CONTROL:
+            yield f"at {at_s} s there are {control} control connections"
+    if not sim.settings.idempotent and any(c.role == "slow" for c in sim.network.connects):
+        yield "there is a slow lane, and without idempotence every repeat may be a second copy"
+
+
+def lanes(sim: Simulation) -> Iterator[str]:
+    """Produce requests go over lanes and nothing else does; the slow one has one at a time."""
+    roles = [connect.role for connect in sim.network.connects]  # `conn` counts from 1
+    free_s: dict[int, float] = {}  # slow lane → when its last request was over
+    for request in sim.network.requests:
+        role = roles[request.conn - 1]
+        if request.api_key != API_VERSIONS and (request.api_key == PRODUCE) != (role in LANES):
+            yield f"at {request.sent_at} s API {request.api_key} goes over a {role} connection"
+        if role == "slow" and request.api_key == PRODUCE:
+            if request.sent_at < free_s.get(request.conn, 0.0):
+                yield f"at {request.sent_at} s there is a second request in a slow lane"
+            ended_s = request.failed_at if request.answered_at is None else request.answered_at
+            free_s[request.conn] = inf if ended_s is None else ended_s
 
 
 def _leftovers(sim: Simulation) -> Iterator[str]:

@@ -11,6 +11,10 @@ What it holds against a producer:
 * a record told *unknown* is there once or not at all;
 * what is in a log stands in the order in which the producer took it;
 * nothing is in a log that was not sent.
+
+One thing no producer can help (`unfenced`): once a broker has refused a producer id, the partition
+goes on under another, and that fences nothing. A record told *unknown* may then still be taken from
+a closed connection, behind later ones.
 """
 
 from __future__ import annotations
@@ -76,11 +80,12 @@ class Verdict:
 class Ledger:
     """Remembers every send and settlement of one run, and judges them against the logs."""
 
-    __slots__ = ("_places", "entries", "replay")
+    __slots__ = ("_places", "entries", "replay", "unfenced")
 
     def __init__(self, replay: str = "") -> None:
         self.replay = replay  # how to see this run again; ends every finding
         self.entries: list[Entry] = []
+        self.unfenced: set[tuple[str, int]] = set()  # partitions whose producer id was refused
         self._places: dict[tuple[str, int], int] = {}
 
     def __repr__(self) -> str:
@@ -215,7 +220,11 @@ class Ledger:
         logs: dict[tuple[str, int], list[tuple[int, Entry]]] = {}
         for value, found in copies.items():
             entry = known.get(value)
-            if entry is not None and (every_copy or entry.outcome == ACKED):
+            if entry is not None and entry.outcome != ACKED:
+                late = entry.outcome == UNKNOWN and (entry.topic, entry.partition) in self.unfenced
+                if late or not every_copy:
+                    continue
+            if entry is not None:
                 for tp, record in found if every_copy else found[:1]:
                     logs.setdefault(tp, []).append((record.offset, entry))
         for log in logs.values():

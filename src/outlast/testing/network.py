@@ -404,6 +404,7 @@ class SimNetwork:
     def _forget(self, link: Link, now: float, *, given_up: bool) -> None:
         """This host knows the connection no more."""
         link.state = "gone"
+        link.log.closed_at = now
         for record in link.waiting:
             record.failed_at, record.given_up = now, given_up
         link.waiting.clear()

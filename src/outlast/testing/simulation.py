@@ -25,7 +25,7 @@ A story is written as one would tell it:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
@@ -71,6 +71,8 @@ class Simulation(Story):
     Args:
         seed: decides everything that is random.
         topics: name → number of partitions.
+        assignment: topic → the replicas of each of its partitions, leader first (by default three
+            each, round and round).
         nodes: brokers, with ids from 1.
         cluster, network: their settings.
         settings: the engine's settings, whole; or else
@@ -86,6 +88,7 @@ class Simulation(Story):
         *,
         topics: Mapping[str, int] | None = None,
         min_isr: int = 1,
+        assignment: Mapping[str, Sequence[Sequence[int]]] | None = None,
         nodes: int = 3,
         cluster: ClusterSettings | None = None,
         network: NetworkSettings | None = None,
@@ -105,7 +108,9 @@ class Simulation(Story):
         )
         self.min_isr = min_isr
         for name, partitions in self.topics.items():
-            self.cluster.create_topic(name, partitions, min_isr=min_isr, now=0.0)
+            self.cluster.create_topic(
+                name, partitions, assignment=(assignment or {}).get(name), min_isr=min_isr
+            )
         if settings is None:
             servers = [f"{host}:{port}" for host, port in self.cluster.addresses.values()]
             settings = config.settings(bootstrap_servers=servers, **keywords)

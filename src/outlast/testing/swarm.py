@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import traceback
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -23,6 +23,7 @@ from random import Random
 from outlast.engine.messages import GapEnd, LeaderChanged
 from outlast.testing.accidents import LONGEST_PAUSE_S, SETTLING_S, Accidents
 from outlast.testing.application import SimFuture
+from outlast.testing.holdups import HoldUp, hold_ups, too_long
 from outlast.testing.invariants import violations
 from outlast.testing.simulation import Simulation, SimulationError
 from outlast.testing.tale import tell
@@ -31,6 +32,7 @@ from outlast.testing.world import World, draw_world
 # A topic that was made anew may refuse some more: brokers that lag may have talked the producer
 # out of the right id, and it takes ten seconds of answers to be convinced again.
 IDENTITY_S = 20.0
+RARELY = 6  # times as long between two records
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class Report:
     accidents: Counter[str] = field(default_factory=Counter)  # by kind
     gaps: Counter[str] = field(default_factory=Counter)  # by cause
     stalls: int = 0
+    hold_ups: list[HoldUp] = field(default_factory=list)  # of partitions without fault
     client_s: list[float] = field(default_factory=list)  # of gaps over a leader change
     virtual_s: float = 0.0
     digest: str = ""
@@ -79,7 +82,8 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
     sim = Simulation(
         seed,
         topics={"t": world.partitions},
-        min_isr=min(world.min_isr, world.nodes),
+        min_isr=world.min_isr,
+        assignment={"t": world.assignment},
         nodes=world.nodes,
         cluster=world.cluster,
         network=world.network,
@@ -88,9 +92,10 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
         trace=trace,
         **world.keywords,
     )
-    accidents = Accidents(sim, partial(_burst, sim, world))
+    load = _Load(sim, world)
+    accidents = Accidents(sim, load.burst, nodes=world.bad_nodes, partitions=world.bad_partitions)
     try:
-        _safety(sim, world, accidents)
+        _safety(sim, world, load, accidents)
         if world.closed_suddenly:
             _sudden_end(sim)
             accidents.heal_all()
@@ -100,6 +105,8 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
         report.findings += violations(
             sim, late_s=LONGEST_PAUSE_S, settled=not world.closed_suddenly
         )
+        report.hold_ups = hold_ups(sim, accidents.troubles) if sim.settings.idempotent else []
+        report.findings += too_long(sim, world.network, report.hold_ups)
     except SimulationError as error:
         report.findings.append(str(error))
     except Exception as error:
@@ -112,14 +119,48 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
     return report
 
 
-def _safety(sim: Simulation, world: World, accidents: Accidents) -> None:
+class _Load:
+    """The records of a run."""
+
+    __slots__ = ("_open", "_sim", "_world")
+
+    def __init__(self, sim: Simulation, world: World) -> None:
+        self._sim = sim
+        self._world = world
+        self._open: dict[tuple[str, int | None], deque[SimFuture]] = {}
+
+    def burst(self, partition: int | None, records: int, topic: str = "t") -> None:
+        """Some records, unless so many wait already that more of them would prove no more."""
+        sim = self._sim
+        for _ in range(records):
+            if self._enough(topic, partition):
+                return
+            key = b"%d" % sim.rng.randrange(9) if partition is None and records > 1 else None
+            future = sim.send(topic, partition, key=key, size_bytes=30)
+            self._open.setdefault((topic, partition), deque()).append(future)
+        if sim.rng.random() < 0.05:
+            sim.flush()
+
+    def _enough(self, topic: str, partition: int | None) -> bool:
+        """Where some have all the trouble, each partition for itself: the others go on."""
+        if self._world.bad_nodes is None:
+            return self._sim.application.open_sends > self._world.backlog * self._world.partitions
+        mine = self._open.setdefault((topic, partition), deque())
+        while mine and mine[0].done:
+            mine.popleft()
+        return len(mine) > self._world.backlog
+
+
+def _safety(sim: Simulation, world: World, load: _Load, accidents: Accidents) -> None:
     for partition in range(world.partitions):
         each_s = world.interval_s * world.partitions
+        if sim.rng.random() < world.rare:
+            each_s *= RARELY
         at_s = sim.rng.uniform(0.0, min(2.0 * each_s, world.load_s))
         while at_s < world.load_s:
             records = sim.rng.choice(world.bursts)
             chosen = None if sim.rng.random() < 0.1 else partition  # None: the engine chooses
-            sim.at(at_s, partial(_burst, sim, world, chosen, records))
+            sim.at(at_s, partial(load.burst, chosen, records))
             at_s += each_s * records * sim.rng.uniform(0.0, 2.0)
     at_s = 0.0
     for _ in range(world.accidents):  # half of them soon after another
@@ -131,19 +172,6 @@ def _safety(sim: Simulation, world: World, accidents: Accidents) -> None:
         )
         sim.at(at_s, accidents.happen if accidents.rng.random() < 0.25 else accidents.lie_in_wait)
     sim.run_for(world.load_s)
-
-
-def _burst(
-    sim: Simulation, world: World, partition: int | None, records: int, topic: str = "t"
-) -> None:
-    """Some records, unless so many wait already that more of them would prove no more."""
-    for _ in range(records):
-        if sim.application.open_sends > world.backlog * world.partitions:
-            return
-        key = b"%d" % sim.rng.randrange(9) if partition is None and records > 1 else None
-        sim.send(topic, partition, key=key, size_bytes=30)
-    if sim.rng.random() < 0.05:
-        sim.flush()
 
 
 def _sudden_end(sim: Simulation) -> None:

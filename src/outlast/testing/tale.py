@@ -11,9 +11,11 @@ from outlast.engine.messages import (
     Fact,
     GapEnded,
     GapOpened,
+    LaneChanged,
     LeaderChanged,
     PartitionRestarted,
     StallOpened,
+    Throttled,
 )
 from outlast.testing.simulation import Simulation
 
@@ -70,6 +72,13 @@ def _fact(fact: Fact) -> str:
             return f"producer: gap {gap.number} is over after {gap.duration_s:.3f} s ({end})"
         case StallOpened(stall=stall):
             return f"producer: {stall.topic}-{stall.partition} stalls at node {stall.node_id}"
+        case LaneChanged():
+            return (
+                f"producer: {fact.topic}-{fact.partition} goes over the {fact.lane.value} lane to "
+                f"node {fact.node_id} ({fact.reason.value})"
+            )
+        case Throttled():
+            return f"producer: {fact.connection} is throttled for {fact.throttle_s:g} s"
         case PartitionRestarted():
             return (
                 f"producer: {fact.topic}-{fact.partition} restarts as {fact.producer_id}/"

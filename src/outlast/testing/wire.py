@@ -66,6 +66,7 @@ class WireConnect:
     began_at: float
     ended_at: float | None = None
     loss: str | None = None
+    closed_at: float | None = None  # this host gave it up or learned of its end
 
 
 @dataclass(frozen=True, slots=True)

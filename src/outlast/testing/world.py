@@ -6,12 +6,14 @@ neighbours in all respects at once. Odd mixes are wanted; impossible ones are no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 from outlast.testing.cluster import ClusterSettings
 from outlast.testing.network import NetworkSettings
+
+NEIGHBOURS = 0.4  # of all worlds are such
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,16 @@ class World:
     backlog: int  # open records per partition, on average, with which nothing more is sent
     accidents: int
     closed_suddenly: bool
+    assignment: list[list[int]]  # the replicas of each partition, leader first
+    rare: float  # share of partitions that are seldom written to
+    bad_nodes: tuple[int, ...] | None  # only these have trouble (None: all may)
+    bad_partitions: tuple[int, ...] | None
 
     def __str__(self) -> str:
         words = " ".join(f"{name}={value}" for name, value in self.keywords.items())
         return (
-            f"nodes={self.nodes} partitions={self.partitions} min_isr={self.min_isr} "
+            f"nodes={self.nodes} partitions={self.partitions} copies={len(self.assignment[0])} "
+            f"min_isr={self.min_isr} bad={self.bad_nodes}/{self.bad_partitions} rare={self.rare} "
             f"latency={self.network.latency_s} spikes={self.network.spike_probability} "
             f"first_seq={self.cluster.first_seq_rule} detect={self.cluster.detect_s} "
             f"unclean={self.cluster.unclean_election} interval={self.interval_s} "
@@ -45,12 +52,22 @@ class World:
 
 
 def draw_world(rng: Random) -> World:
-    """The world of a run."""
+    """The world of a run: anything, or neighbours."""
+    world = _draw_anything(rng)
+    neighbours = _draw_neighbours(rng, world)
+    return neighbours if rng.random() < NEIGHBOURS else world
+
+
+def _draw_anything(rng: Random) -> World:
+    """Whatever may come together."""
+    nodes, partitions = rng.choice([1, 2, 3, 3, 4, 5]), rng.choice([1, 2, 4, 8, 16, 24])
+    assignment = _assign(rng, nodes, partitions, copies=rng.choice([2, 3, 3]), bad=0)
     return World(
         keywords=_draw_producer(rng),
-        nodes=rng.choice([1, 2, 3, 3, 3, 4]),
-        partitions=rng.choice([1, 2, 4, 8, 16, 24]),
-        min_isr=rng.choice([1, 1, 2]),
+        nodes=nodes,
+        partitions=partitions,
+        assignment=assignment,
+        min_isr=min(rng.choice([1, 1, 2]), len(assignment[0])),
         cluster=_draw_cluster(rng),
         network=NetworkSettings(
             latency_s=rng.choice([(0.0002, 0.0008), (0.001, 0.004), (0.005, 0.02), (0.03, 0.05)]),
@@ -66,7 +83,63 @@ def draw_world(rng: Random) -> World:
         backlog=rng.choice([4, 8, 8, 30]),
         accidents=rng.randint(4, 100),
         closed_suddenly=rng.random() < 0.1,
+        rare=0.0,
+        bad_nodes=None,
+        bad_partitions=None,
     )
+
+
+def _draw_neighbours(rng: Random, world: World) -> World:
+    """Some nodes and partitions have all the trouble, for long; the others must hardly notice."""
+    nodes, partitions = rng.choice([4, 4, 5]), rng.choice([8, 16, 24, 40])
+    bad_nodes = rng.sample(range(1, nodes + 1), rng.choice([1, 1, 2]))
+    bad_partitions = rng.sample(range(partitions), rng.choice([1, 2, partitions // 2]))
+    return replace(
+        world,
+        nodes=nodes,
+        partitions=partitions,
+        assignment=_assign(rng, nodes, partitions, rng.choice([2, 2, 3]), bad_nodes[0]),
+        min_isr=1,
+        keywords={
+            **world.keywords,
+            "acks": "all",
+            "enable_idempotence": True,
+            "max_request_size": 1_048_576,
+            "request_timeout_ms": rng.choice([2000, 5000, 30_000]),
+            "delivery_timeout_ms": rng.choice([35_000, 120_000]),
+        },
+        cluster=replace(
+            world.cluster,
+            detect_s=rng.choice([1.0, 3.0, 8.0]),
+            fetch_backoff_s=rng.choice([0.05, 0.05, 1.0]),
+            unclean_election=False,
+        ),
+        network=replace(
+            world.network,
+            latency_s=rng.choice([(0.0002, 0.0008), (0.001, 0.004), (0.001, 0.004), (0.005, 0.02)]),
+            spike_probability=0.0,
+        ),
+        load_s=rng.uniform(4.0, 12.0),
+        interval_s=rng.choice([0.01, 0.02]),
+        backlog=rng.choice([4, 8, 30]),
+        accidents=rng.randint(3, 14),
+        rare=rng.choice([0.0, 0.3, 0.6]),
+        bad_nodes=tuple(bad_nodes),
+        bad_partitions=tuple(bad_partitions),
+    )
+
+
+def _assign(rng: Random, nodes: int, partitions: int, copies: int, bad: int) -> list[list[int]]:
+    """Every node leads as much; anyone follows, and the bad one follows many."""
+    assignment = []
+    for partition in range(partitions):
+        leader = partition % nodes + 1
+        others = [n for n in range(1, nodes + 1) if n not in (leader, bad)]
+        rng.shuffle(others)
+        if bad not in (0, leader) and rng.random() < 0.5:
+            others.insert(0, bad)
+        assignment.append([leader, *others[: copies - 1]])
+    return assignment
 
 
 def _draw_producer(rng: Random) -> dict[str, Any]:
