@@ -154,6 +154,24 @@ class TestBound:
         buffer.judge(gaps=[A, B])
         assert buffer.send(A, LIMIT_BYTES)
 
+    def test_where_all_are_late_room_is_kept_for_those_that_go_on(self, buffer: Buffer) -> None:
+        """The application is faster than the cluster: every oldest record waits for too long."""
+        for tp in (A, B, C):
+            assert buffer.send(tp, 100)
+        for tp in (A, B, C):
+            assert buffer.send(tp, 100)
+        buffer.now += 2.0
+        for tp in (A, B):
+            buffer.settle(tp, delivered=True)
+        assert buffer.held_up() == {A, B, C}
+        buffer.judge(gaps=[A])
+        assert [buffer.shares.bounded(tp) for tp in (A, B, C)] == [True, False, True]
+        assert not buffer.send(C, 151), "A and C hold 300, and 600 are free"
+        assert buffer.send(B, 300)
+        buffer.now += PATIENCE_S + 0.1
+        buffer.judge(gaps=[A])
+        assert not any(buffer.shares.bounded(tp) for tp in (A, B, C)), "nobody goes on"
+
     def test_a_delivery_counts_for_ten_seconds(self, buffer: Buffer) -> None:
         buffer.now += DELIVERED_WITHIN_S
         buffer.judge(gaps=[A])
@@ -318,6 +336,15 @@ class AnySchedule(RuleBasedStateMachine):
         self.granted.pop(ticket, None)
         self.serve(self.buffer.room.cancel(ticket))
 
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data(), tp=st.sampled_from(PARTITIONS))
+    def may_go_elsewhere(self, data: st.DataObject, tp: TopicPartition) -> None:
+        """A record without key waits for another partition than before."""
+        ticket = data.draw(st.sampled_from(sorted(self.waiting)))
+        self.waiting[ticket] = Wish(tp, self.waiting[ticket].size_bytes)
+        self.buffer.room.move(ticket, tp)
+        self.serve(self.buffer.room.grant())
+
     @precondition(lambda self: any(self.charges.values()))
     @rule(data=st.data(), delivered=st.booleans())
     def settle(self, data: st.DataObject, delivered: bool) -> None:
@@ -341,8 +368,10 @@ class AnySchedule(RuleBasedStateMachine):
         now = self.buffer.now
         late = {tp for tp, c in self.charges.items() if c and now - c[0][1] > PATIENCE_S}
         held_up = self.gaps | late
-        healthy = {tp for tp, at_s in self.delivered_s.items() if now - at_s <= DELIVERED_WITHIN_S}
-        self.bounded = held_up if healthy - held_up else set()
+        ago_s = {tp: now - at_s for tp, at_s in self.delivered_s.items()}
+        healthy = {tp for tp in ago_s if ago_s[tp] <= DELIVERED_WITHIN_S and tp not in held_up}
+        going = {tp for tp in ago_s if ago_s[tp] <= PATIENCE_S and tp not in self.gaps}
+        self.bounded = held_up if healthy else held_up - going if going else set()
         self.serve(self.buffer.judge(self.gaps))
 
     # --- what must hold ---

@@ -100,6 +100,28 @@ class TestKeyless:
             assert max(got.values()) <= 1.6 * even, got
             assert min(got.values()) >= 0.5 * even, got
 
+    def test_one_that_waits_for_room_does_not_wait_for_a_dead_partition(self) -> None:
+        """The buffer is full when one of two dies. Twenty threads wait, some of them for it."""
+        sim = simulation(16, topics={"t": 2}, linger_ms=0, buffer_memory=300_000)
+        warm_s = warm(sim)
+        window = {"topic": "t", "partition": 0, "after_s": warm_s, "until_s": warm_s + 20.0}
+        sim.cluster.faults += [
+            Slow(node=sim.leader(1), api=PRODUCE, delay_s=0.3, until_s=warm_s + 1.0),
+            Error(NOT_LEADER, **window),
+            MetadataLeaderless(**window),
+        ]
+        for partition in (0, 1):
+            for _ in range(30):
+                sim.send("t", partition, size_bytes=4000)
+        anywhere = [sim.send(size_bytes=4000, thread=f"thread-{n}") for n in range(40)]
+        blocked = [f for f in anywhere if f.entry.taken_at is None]
+        assert len(blocked) >= 20
+        sim.run_for(5.0)
+        assert [f.entry.partition for f in blocked] == [1] * len(blocked)
+        assert all(f.entry.outcome == "acked" for f in blocked)
+        sim.run_until(sim.all_settled, 60.0)
+        sim.check()
+
 
 class TestRoom:
     def test_a_full_buffer_does_not_make_batches_small(self) -> None:
@@ -173,20 +195,24 @@ class TestRoom:
         sim.check()
 
     def test_when_nobody_delivers_any_more_a_dead_one_may_go_on(self) -> None:
-        """Nothing is settled meanwhile and no event comes: time alone gives the waiter its room."""
-        sim = simulation(14, topics={"t": 2}, buffer_memory=1_000_000, delivery_timeout_ms=60_000)
+        """Nothing is settled meanwhile, and metadata is asked once a second by then: time alone
+        gives the waiter its room.
+        """
+        sim = simulation(14, topics={"t": 2}, buffer_memory=1_000_000)
         warm_s = warm(sim)
-        window = {"topic": "t", "partition": 0, "after_s": warm_s, "until_s": warm_s + 30.0}
+        window = {"topic": "t", "partition": 0, "after_s": warm_s, "until_s": warm_s + 50.0}
         sim.cluster.faults += [Error(NOT_LEADER, **window), MetadataLeaderless(**window)]
         sent: list[SimFuture] = []
         for n in range(200):
             sim.at(warm_s + 0.01 * n, lambda: sent.append(sim.send("t", 0, size_bytes=4000)))
-        sim.at(warm_s + 2.0, lambda: sim.send("t", 1))
-        sim.run_for(11.5)
+        sim.send_every(1, 1.0, 24)
+        sim.run_until(lambda: sim.now > warm_s + 30.0, 40.0)
+        [last] = [e for e in sim.ledger.entries if e.partition == 1][-1:]
         assert sim.sender.health(sim.now).buffer_bytes < 500_000
         blocked = next(f for f in sent if f.entry.taken_at is None)
-        sim.run_for(1.0)
-        assert blocked.entry.taken_at == pytest.approx(warm_s + 12.0, abs=0.25)
+        sim.run_for(5.0)
+        assert last.settled_at is not None
+        assert blocked.entry.taken_at == pytest.approx(last.settled_at + 10.0, abs=0.15)
         assert sim.sender.health(sim.now).buffer_bytes > 800_000
         sim.run_until(sim.all_settled, 60.0)
         sim.check()
