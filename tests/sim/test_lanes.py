@@ -16,6 +16,7 @@ from tests.sim.lane_stories import (
     longest_pause_s,
     pauses,
     placed,
+    role_of,
     wire_by_partition,
 )
 from tests.sim.stories import load
@@ -82,6 +83,13 @@ def assert_failed_over(sim, partitions, until_s: float) -> None:
         assert longest_pause_s(sim, partition) <= until_s - FAILS_AT_S + 1.0, (sim.seed, partition)
 
 
+def assert_open_again(sim, after_s: float) -> None:
+    """The cluster has decided, and nobody is in a slow lane any more."""
+    for partition, wire in wire_by_partition(sim).items():
+        late = [a for a in wire if a.sent_at > after_s]
+        assert {role_of(sim, a.request) for a in late} == {"open"}, (sim.seed, partition)
+
+
 @pytest.mark.parametrize(("seed", "interval_s"), [(1, 0.002), (2, 0.009), (4, 0.009)])
 def test_a_crash(seed: int, interval_s: float):
     """At 500 and at 110 records a second; node 1 is the active controller, too (A19)."""
@@ -90,6 +98,7 @@ def test_a_crash(seed: int, interval_s: float):
     assert_untouched(sim, untouched)
     assert_stalled(sim, followed, decided_s(sim))
     assert_failed_over(sim, led, decided_s(sim))
+    assert_open_again(sim, decided_s(sim) + 1.5)
     assert_sound(sim)
     assert_truth(sim)
 
