@@ -208,3 +208,20 @@ def test_a_partition_that_is_rarely_used_is_remembered_while_it_is_used():
     assert excursions(sim) == {0: 1}
     sim.run_for(100.0)
     assert [f.reason for f in sim.facts if isinstance(f, LaneChanged)][-1] is LaneReason.IDLE
+
+
+def test_who_is_on_probation_takes_turns_with_the_stuck():
+    """Its traffic is steady: ahead of them in every turn it would leave them none."""
+    sim = placed(2, [[1, 2], [1, 3]])
+    begun_s = sim.now
+    sim.send_every(0, 0.002, 12_000)
+    sim.send_every(1, 0.05, 480)
+    for hiccup in (1.0, 5.0, 9.0):
+        late_follower(sim, 2, begun_s + hiccup, begun_s + hiccup + 1.5)
+    late_follower(sim, 3, begun_s + 12.0, begun_s + 16.0)
+    sim.run_until(sim.all_settled, 60.0)
+    assert sim.check().failed == 0
+    reasons = [f.reason for f in sim.facts if isinstance(f, LaneChanged) and f.partition == 0]
+    assert LaneReason.SUSPECT in reasons, "it is on probation"
+    [stuck] = [(at, length) for at, length in pauses(sim, 1, 0.3) if at > begun_s + 11.0]
+    assert stuck[1] <= 4.0 + 0.1, stuck

@@ -190,15 +190,16 @@ class Lanes:
     def in_turn(
         self, link: Link, due: Sequence[tuple[Partition, int]]
     ) -> list[list[tuple[Partition, int]]]:
-        """Who may share the next request of a slow lane: suspects first, alone. Guests, whose open
-        lane cannot be had, take turns with the stuck: they would wait for them in every request.
+        """Who may share the next request of a slow lane: suspects first, alone. Guests, who would
+        wait for the stuck in every request, take turns with them: those whose open lane cannot be
+        had, and those whose acks are usual but have not been so for long enough.
         """
         suspects: list[tuple[Partition, int]] = []
         guests: list[tuple[Partition, int]] = []
         stuck: list[tuple[Partition, int]] = []
         for entry in due:
             slow = self._slow.get(entry[0].tp)
-            if slow is None:
+            if slow is None or slow.usual_since_s is not None:
                 guests.append(entry)
             elif slow.reason is LaneReason.SUSPECT:
                 suspects.append(entry)
