@@ -101,6 +101,19 @@ class TestOneSlowFollower:
                 assert repeats(wire) <= 5, partition
 
 
+def test_a_slow_partition_that_is_rarely_used_holds_its_neighbour_up_once():
+    """A record every seven seconds, five minutes long: between them nothing of it is under way."""
+    sim = placed(1, [[1, 2], [1, 3], [2, 1]])
+    sim.fault(SlowFollower(SLOW_S, node=2, after_s=BEGINS_S, until_s=OVER_S))
+    sim.send_every(0, 7.0, 46, start_s=3.1)
+    sim.send_every(1, 0.1, 3150)
+    sim.run_for(OVER_S + 30.0 - sim.now)
+    assert sim.all_settled()
+    assert_sound(sim)
+    assert len(pauses(sim, 1, 0.2)) == 1, pauses(sim, 1, 0.2)
+    assert excursions(sim) == {0: 1}
+
+
 @pytest.mark.parametrize("interval_s", [0.05, 0.9], ids=["busy", "rare"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_replication_that_usually_takes_700_ms_changes_no_lane(seed: int, interval_s: float):
