@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tests.sim.mutants import Edit, Mutant, Seeds, Story
+from tests.sim.planted_lanes import LANES, WAITS
 from tests.sim.planted_order import CERTAINTY, ORDER, edit, guard, unit
+from tests.sim.planted_shares import SHARES
 
 LEADERS = (
     Mutant(
@@ -161,25 +163,19 @@ TRUTH = (
     ),
     Mutant(
         "stall taken for silence",
-        "A live leader that waits for a follower rejects nothing: a stall is no gap.",
+        "A leader that answers its probe rejects nothing: a stall is no gap.",
         edit(
             "silence.Silence.probe_answered",
             "suspect.silent = False",
             "self._unanswered(link, suspect, now)",
         ),
-        Story(
-            "sim.test_leader_failures",
-            "test_acks_that_wait_for_a_dead_follower_are_one_stall_of_true_length",
-            (8.0,),
-        ),
+        guard("test_a_leader_that_takes_its_time_has_a_stall_and_no_gap"),
     ),
     Mutant(
         "7 with an offset opens a gap",
         "It is appended, and a follower is late: a stall.",
         edit("verdict._judge", "cause=None, stall=True", "cause=Cause.REQUEST_TIMEOUT, stall=True"),
-        Story(
-            "sim.test_attempts", "test_what_follows_a_doubtful_batch_on_its_connection_proves_it"
-        ),
+        Story("sim.test_lane_rules", "test_what_waits_behind_a_stuck_one_waits_once"),
     ),
     Mutant(
         "charge not returned on split",
@@ -305,4 +301,4 @@ WAYS = (
     ),
 )
 
-MUTANTS = (*ORDER, *CERTAINTY, *LEADERS, *TRUTH, *WAYS)
+MUTANTS = (*ORDER, *CERTAINTY, *LEADERS, *TRUTH, *WAYS, *LANES, *WAITS, *SHARES)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from outlast.engine.messages import ConnectionLost, Role
-from outlast.testing.faults import CutAfter, Error
+from outlast.testing.faults import CutAfter, Error, Slow
 from tests.sim.stories import CALM, attempts_of, load, simulation
 
 PRODUCE = 0
@@ -116,6 +116,18 @@ def test_a_hanging_leader_that_nobody_replaces_keeps_its_connection():
     assert sim.check().failed == 0
     sent = attempts_of(sim, 0)
     assert len({a.records for a in sent}) == len(sent)
+
+
+def test_a_leader_that_takes_its_time_has_a_stall_and_no_gap():
+    """It answers its probe: its acks are late, that is all."""
+    sim = simulation(9, topics={"t": 1})
+    load(sim, interval_s=0.02, count=200)
+    sim.at(1.0, lambda: sim.fault(Slow(node=sim.leader(0), api=PRODUCE, delay_s=2.5, times=1)))
+    sim.run_until(sim.all_settled, 60.0)
+    assert sim.check().failed == 0
+    assert sim.gaps() == []
+    [stall] = sim.sender.stalls(sim.now)
+    assert stall.reason == "leader"
 
 
 def test_a_question_does_not_wait_behind_a_produce():
