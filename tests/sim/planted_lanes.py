@@ -41,6 +41,7 @@ ONE_LANE = connections(
 )
 LEARNT = slow("test_replication_that_always_takes_1200_ms_is_learnt", 1, 3.0)
 SUSPECTS = slow("test_suspects_that_are_well_are_back_after_one_ack")
+HICCUPS = doubt("test_hiccups_of_a_follower_cost_its_neighbours_no_more_than_two")
 ALWAYS_LATE = rule("test_a_follower_that_is_always_late_keeps_its_partition_slow")
 
 LANES = (
@@ -97,7 +98,10 @@ LANES = (
     Mutant(
         "suspect though the follower is well",
         "With the stuck one's return nobody is blamed any more.",
-        edit("lanes.Lanes._leave", "self._blame(slow.node_id)", "pass"),
+        (
+            Edit("lanes.Lanes._leave", "self._changed_nodes.add(slow.node_id)", "pass"),
+            Edit("lanes.Lanes._rename", "in (before, reason)", "is reason"),
+        ),
         rule("test_nobody_is_suspect_any_more_when_the_follower_is_well_again"),
     ),
     Mutant(
@@ -149,8 +153,64 @@ LANES = (
     Mutant(
         "slow though nobody writes",
         "After a minute without a record nothing is known of the follower any more.",
-        edit("lanes.Lanes.wants_look", "now - used_s > FORGET_S", "False"),
+        edit("lanes.Lanes.wants_look", "now - slow.seen_s > FORGET_S", "False"),
         rule("test_a_slow_partition_that_nobody_writes_to_is_forgotten"),
+    ),
+    Mutant(
+        "every hiccup is news",
+        "Who is led back and stuck again soon, again and again, stays until it is well for longer.",
+        edit("lanes.Lanes.stuck", "now - returned_s <= RELAPSE_WITHIN_S", "False"),
+        HICCUPS,
+    ),
+    Mutant(
+        "a probation without end",
+        "It is over once acks have been usual for long enough.",
+        edit("lanes.Lanes.acked", "now - slow.usual_since_s < slow", "slow"),
+        HICCUPS,
+    ),
+    Mutant(
+        "on probation ahead of the stuck",
+        "With steady traffic it would leave them no turn.",
+        edit("lanes.Lanes.in_turn", "or slow.usual_since_s is not None", ""),
+        doubt("test_who_is_on_probation_takes_turns_with_the_stuck"),
+    ),
+    Mutant(
+        "a minute from the first trouble",
+        "Who is written to, if rarely, is not forgotten: it would hold up others once a minute.",
+        edit(
+            "lanes.Lanes.wants_look",
+            "slow.seen_s",
+            "slow.since_s",
+        ),
+        doubt("test_a_partition_that_is_rarely_used_is_remembered_while_it_is_used"),
+    ),
+    Mutant(
+        "a node is down for ever",
+        "A dead follower leaves in-sync sets within 30 s; if it is in one later, it is well.",
+        edit("outgoing.Outgoing.pump", "self._hub.brokers.forget_down(now)", "pass"),
+        rule("test_a_node_that_was_down_long_ago_may_be_followed"),
+    ),
+    Mutant(
+        "a 7 at once is answered at once",
+        "A broker that does not wait for its followers is asked without a pause.",
+        edit(
+            "answers.Answers._answered",
+            "place.retry_at_s = attempt.sent_s + self._hub.settings.retry_backoff_s",
+            "pass",
+        ),
+        rule("test_a_broker_that_says_7_at_once_is_not_asked_at_once_again"),
+    ),
+    Mutant(
+        "the stuck are always first",
+        "Who is well and has to go over their lane would have no turn while they are stuck.",
+        edit("lanes.Lanes.in_turn", "if held_back", "if False"),
+        rule("test_the_stuck_leave_others_of_their_lane_a_turn"),
+    ),
+    Mutant(
+        "throttled time is silence",
+        "The broker reads nothing meanwhile, so it cannot answer.",
+        edit("silence.Silence._silent_since_s", "link.throttled_until_s", "0.0"),
+        shares("TestThrottle.test_what_was_under_way_when_it_was_told_waits_without_being_missed"),
     ),
     Mutant(
         "an abort is a rejection",

@@ -78,6 +78,16 @@ SHARES = (
         shares("TestRoom.test_when_nobody_delivers_any_more_a_dead_one_may_go_on"),
     ),
     Mutant(
+        "time alone frees nobody",
+        "Who waits for room is looked after though nothing happens.",
+        edit(
+            "sender.Sender.next_deadline",
+            "self._hub.shares.due_at() if self._hub.accumulator.anybody_waits else None",
+            "None",
+        ),
+        shares("TestRoom.test_when_nobody_delivers_any_more_a_dead_one_may_go_on"),
+    ),
+    Mutant(
         "only a gap holds up",
         "A partition whose oldest record has waited for a second gets no records without key.",
         edit("shares.Shares._late", "return oldest is not None and", "return False and"),

@@ -13,6 +13,7 @@ from outlast.testing.faults import (
     Blackhole,
     ConnectionLimit,
     Error,
+    ErrorAfter,
     MetadataLeaderless,
     Slow,
     SlowFollower,
@@ -71,10 +72,10 @@ def test_a_newcomer_with_the_same_follower_holds_nobody_up():
 
 def test_nobody_is_suspect_any_more_when_the_follower_is_well_again():
     """Who comes then begins in the open lane, though another follower is still late."""
-    sim = placed(1, [[1, 2], [1, 2], [1, 3]])
+    sim = placed(1, [[1, 2], [1, 2], [1, 3], [1, 4]])
     for node, ends_s in ((2, 9.0), (3, 16.0)):
         sim.fault(SlowFollower(FOREVER_S, node=node, after_s=BEGINS_S, until_s=ends_s))
-    for partition in (0, 2):
+    for partition in (0, 2, 3):
         sim.send_every(partition, 0.05, 260, start_s=sim.now + 0.003 * partition)
     sim.at(15.0, lambda: sim.send("t", 1))
     sim.run_until(sim.all_settled, 60.0)
@@ -127,6 +128,50 @@ def test_a_node_that_we_cannot_reach_may_be_a_good_follower():
     assert sim.check().failed == 0
     assert [longest_pause_s(sim, p) < 0.1 for p in (0, 2)] == [True, True]
     assert max(excursions(sim).values(), default=0) <= 1
+
+
+def test_the_stuck_leave_others_of_their_lane_a_turn():
+    """Partition 0 relapsed and is well, but not for long enough, while partition 1 is stuck."""
+    sim = placed(1, [[1, 2], [1, 3]])
+    for begin_s, end_s in ((4.0, 5.5), (8.0, 9.5)):
+        sim.fault(SlowFollower(FOREVER_S, node=2, after_s=begin_s, until_s=end_s))
+    sim.fault(SlowFollower(FOREVER_S, node=3, after_s=11.0, until_s=17.0))
+    for partition in (0, 1):
+        sim.send_every(partition, 0.05, 320, start_s=sim.now + 0.003 * partition)
+    sim.run_until(sim.all_settled, 60.0)
+    assert_sound(sim)
+    roles = {role_of(sim, a.request) for a in wire_by_partition(sim)[0] if 10 < a.sent_at < 17}
+    assert roles == {"slow"}
+    late = [length for at_s, length in pauses(sim, 0, 0.2) if at_s > 10.5]
+    assert len(late) >= 3
+    assert max(late) <= ACK_WAIT_S + 0.1
+
+
+def test_a_broker_that_says_7_at_once_is_not_asked_at_once_again():
+    """It should have waited, but did not: one repeat every 100 ms, not every round trip."""
+    sim = placed(1, [[1, 2]])
+    sim.fault(ErrorAfter(7, node=1, api=PRODUCE, after_s=BEGINS_S, until_s=BEGINS_S + 1.0))
+    sim.at(BEGINS_S + 0.1, lambda: sim.send("t", 0))
+    sim.run_until(sim.all_settled, 60.0)
+    assert_sound(sim)
+    assert 5 < len(wire_by_partition(sim)[0]) <= 11
+
+
+def test_a_node_that_was_down_long_ago_may_be_followed():
+    """Nobody has called it since: its leadership went elsewhere. Who is new begins as ever."""
+    sim = placed(1, [[3, 1], [1, 3]])
+    sim.send("t", 0)
+    sim.run_for(1.0)
+    sim.refuse(3)
+    sim.send("t", 0)
+    sim.run_for(1.0)
+    sim.move_leader(0, 1)
+    sim.run_until(sim.all_settled, 20.0)
+    sim.accept(3)
+    sim.at(60.0, lambda: sim.send("t", 1))
+    sim.run_until(sim.all_settled, 60.0)
+    assert_sound(sim)
+    assert excursions(sim)[1] == 0
 
 
 def ack_waits_ms(sim: Simulation) -> set[int]:

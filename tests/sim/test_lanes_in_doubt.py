@@ -225,3 +225,13 @@ def test_who_is_on_probation_takes_turns_with_the_stuck():
     assert LaneReason.SUSPECT in reasons, "it is on probation"
     [stuck] = [(at, length) for at, length in pauses(sim, 1, 0.3) if at > begun_s + 11.0]
     assert stuck[1] <= 4.0 + 0.1, stuck
+
+
+def test_a_stuck_partition_whose_records_expire_is_remembered_as_well():
+    """It is never acked, but answered 7 a moment ago."""
+    sim = placed(2, [[1, 2], [1, 3]], delivery_timeout_ms=5000, request_timeout_ms=4000)
+    sim.fault(SlowFollower(LATE_S, node=2, after_s=sim.now + 1.0))
+    sim.send_every(0, 7.0, 28)
+    sim.send_every(1, 0.1, 2000)
+    sim.run_for(200.0)
+    assert len(pauses(sim, 1, 0.3)) == 1

@@ -48,15 +48,22 @@ class Answers:
     def produced(self, link: Link, pending: Pending, response: Any, now: float) -> None:
         """A Produce answer: each of its partitions has its own."""
         answers = read_answers(response, (batch for _, batch in pending.batches))
-        attempts = [batch.open_attempt for _, batch in pending.batches]
-        for (place, batch), attempt in zip(pending.batches, attempts, strict=True):
+        told: list[tuple[Partition, Batch, Attempt]] = []
+        for place, batch in pending.batches:
+            attempt = batch.open_attempt
             assert attempt is not None
+            told.append((place, batch, attempt))
+        for place, batch, attempt in told:
             self._answered(place, batch, attempt, answers.get(place.tp), now)
         if self._hub.lanes.enabled:
-            self._steer(link, pending, attempts, now)
+            self._steer(link, pending.sent_s, told, now)
 
     def _steer(
-        self, link: Link, pending: Pending, attempts: Sequence[Attempt | None], now: float
+        self,
+        link: Link,
+        sent_s: float,
+        told: Sequence[tuple[Partition, Batch, Attempt]],
+        now: float,
     ) -> None:
         """What an answer says about lanes: whose acks are usual, and who is stuck.
 
@@ -65,9 +72,8 @@ class Answers:
         wait, or it were a 7.
         """
         lanes = self._hub.lanes
-        told = [(*entry, a) for entry, a in zip(pending.batches, attempts, strict=True) if a]
         held_back = any(attempt.stalled for _, _, attempt in told)
-        behind = pending.sent_s < max(link.stalled_s, link.throttled_until_s)
+        behind = sent_s < max(link.stalled_s, link.throttled_until_s)
         waits_s: list[float] = []
         stuck = False
         for place, batch, attempt in told:

@@ -310,6 +310,10 @@ class GapRecorder:
         shown = [*self._ended, *self._open.values()][-(self._ended.maxlen or 0) :]
         return [gap.snapshot(now) for gap in sorted(shown, key=lambda gap: gap.number)]
 
+    def open_gaps(self, now: float) -> list[Gap]:
+        """All that are open, however many, in order of opening."""
+        return [gap.snapshot(now) for gap in self._open.values()]
+
     # --- opening, ending, settling ----------------------------------------------------------
 
     def _opened(

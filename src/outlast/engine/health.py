@@ -14,8 +14,8 @@ def examine(hub: Hub, bytes_per_s: float, now: float) -> Health:
         bytes_per_s: how fast records come, in bytes of the send buffer.
         now: monotonic seconds.
     """
-    gaps = {(g.topic, g.partition): g for g in hub.recorder.gaps(now) if g.ended_by is None}
-    stalls = {(s.topic, s.partition): s for s in hub.stalls.stalls(now) if s.ended_by is None}
+    gaps = {(gap.topic, gap.partition): gap for gap in hub.recorder.open_gaps(now)}
+    stalls = {(stall.topic, stall.partition): stall for stall in hub.stalls.open_stalls(now)}
     room = hub.accumulator
     free_bytes = room.limit_bytes - room.used_bytes
     return Health(

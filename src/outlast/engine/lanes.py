@@ -59,14 +59,14 @@ TopicPartition = tuple[str, int]
 class _Slow:
     """Why a partition is in a node's slow lane, and when the request that shows it was sent."""
 
-    __slots__ = ("node_id", "probation_s", "reason", "since_s", "usual_since_s")
+    __slots__ = ("node_id", "probation_s", "reason", "seen_s", "since_s", "usual_since_s")
 
     def __init__(
         self, node_id: int, reason: LaneReason, since_s: float, probation_s: float
     ) -> None:
         self.node_id = node_id
         self.reason = reason
-        self.since_s = since_s
+        self.since_s = self.seen_s = since_s
         self.probation_s = probation_s  # for so long acks must be usual
         self.usual_since_s: float | None = None
 
@@ -79,6 +79,7 @@ class Lanes:
         "_acked",
         "_blamed",
         "_brokers",
+        "_changed_nodes",
         "_look_s",
         "_metadata",
         "_returned",
@@ -98,6 +99,7 @@ class Lanes:
         self._brokers = brokers
         self._slow: dict[TopicPartition, _Slow] = {}
         self._blamed: dict[int, dict[int, float]] = {}  # node → follower of stuck ones, since
+        self._changed_nodes: set[int] = set()  # whose stuck ones are others than were reckoned with
         self._acked: dict[TopicPartition, float] = {}  # when the last acked attempt was sent
         self._trusted_isr: dict[TopicPartition, Sequence[int]] = {}
         self._usual: dict[int, deque[float]] = {}
@@ -170,8 +172,11 @@ class Lanes:
 
     def _starts_slow(self, place: Partition, node_id: int) -> LaneReason | None:
         """Why a partition of the open lane belongs into the slow one before it was answered 7."""
-        blamed, down, tp = self._blamed.get(node_id), self._brokers.down, place.tp
-        if not (blamed or down) or place.in_flight or tp in self._slow:
+        tp, down = place.tp, self._brokers.down
+        if place.in_flight or tp in self._slow:
+            return None
+        blamed = self._blamed_followers(node_id)
+        if not (blamed or down):
             return None
         isr = self._metadata.isr(*tp)
         acked_s = self._acked.get(tp, float("-inf"))
@@ -238,6 +243,7 @@ class Lanes:
         slow = self._slow.get(tp)
         if slow is None:
             return
+        slow.seen_s = sent_s
         if not usual:
             slow.usual_since_s = None
             return
@@ -256,6 +262,7 @@ class Lanes:
         """A request sent then was answered 7 with an offset. True if that is news."""
         slow = self._slow.get(tp)
         if slow is not None and slow.reason is LaneReason.STUCK and slow.node_id == node_id:
+            slow.seen_s = sent_s
             return False
         probation_s = 0.0 if slow is None else slow.probation_s
         if not probation_s and tp in self._returned:
@@ -273,8 +280,7 @@ class Lanes:
             return False
         self._look_s = now + LOOK_S
         for tp, slow in list(self._slow.items()):
-            used_s = max(slow.since_s, self._acked.get(tp, slow.since_s))
-            if tp not in busy and now - used_s > FORGET_S:
+            if tp not in busy and now - slow.seen_s > FORGET_S:
                 self._leave(tp, slow.node_id, LaneReason.IDLE, now)
         return any(tp in busy for tp, slow in self._slow.items() if slow.reason is LaneReason.STUCK)
 
@@ -300,26 +306,29 @@ class Lanes:
         before, slow.reason = slow.reason, reason
         self.changes.append(LaneChanged(now, *tp, slow.node_id, Role.SLOW, reason))
         if LaneReason.STUCK in (before, reason):
-            self._blame(slow.node_id)
+            self._changed_nodes.add(slow.node_id)
 
     def _leave(self, tp: TopicPartition, node_id: int, reason: LaneReason, now: float) -> None:
         slow = self._slow.pop(tp)
         self.changes.append(LaneChanged(now, *tp, node_id, Role.OPEN, reason))
         if slow.reason is LaneReason.STUCK:
-            self._blame(slow.node_id)
+            self._changed_nodes.add(slow.node_id)
 
-    def _blame(self, node_id: int) -> None:
-        """Which followers keep partitions of this node stuck, and since when."""
+    def _blamed_followers(self, node_id: int) -> dict[int, float]:
+        """Which followers keep partitions of this node stuck, and since when. Reckoned once for all
+        that an answer changed.
+        """
+        if node_id not in self._changed_nodes:
+            return self._blamed.get(node_id, {})
+        self._changed_nodes.discard(node_id)
         blamed: dict[int, float] = {}
         for tp, slow in self._slow.items():
             if slow.node_id == node_id and slow.reason is LaneReason.STUCK:
                 for follower in self._metadata.isr(*tp):
                     if follower != node_id:
                         blamed[follower] = max(blamed.get(follower, slow.since_s), slow.since_s)
-        if blamed:
-            self._blamed[node_id] = blamed
-        else:
-            self._blamed.pop(node_id, None)
+        self._blamed[node_id] = blamed
+        return blamed
 
 
 def served_since_s(batch: Batch, attempt: Attempt) -> float:

@@ -104,7 +104,15 @@ class Silence:
 
     def since_s(self) -> float | None:
         """Since when the last node to fall silent is suspected: metadata is wanted meanwhile."""
-        return max((s.since_s for s in self._suspects.values()), default=None)
+        suspects = self._suspects.items()
+        return max((s.since_s for link, s in suspects if not self._lives(link)), default=None)
+
+    def _lives(self, link: Link) -> bool:
+        """Whether it is only this connection that does not come up, and the node's other one does
+        its work.
+        """
+        other = self._hub.lanes.other(link)
+        return not link.ready and other.ready and other not in self._suspects
 
     def _silent_since_s(self, link: Link) -> float | None:
         if link.down or not (link.pending or not link.ready):
@@ -130,9 +138,9 @@ class Silence:
 
     def _ask_after(self, link: Link, suspect: _Suspect, now: float) -> None:
         if not link.ready:  # its own connect is the probe
-            other = self._hub.lanes.other(link)
-            if other.ready and other not in self._suspects:  # the node lives: share that one
+            if self._lives(link):  # what is due goes over the other one
                 self._hub.brokers.unreachable(link, now)
+                self._hub.brokers.suspected.pop(link.node_id, None)
             else:
                 self._unanswered(link, suspect, now)
             return

@@ -125,8 +125,12 @@ class StallRecorder:
 
     def stalls(self, now: float) -> list[Stall]:
         """The open stalls and the last ended ones, by number."""
-        shown = [*self._ended, *(self._snapshot(tp, now, None) for tp in self._open)]
-        return sorted(shown, key=lambda stall: stall.number)[-(self._ended.maxlen or 0) :]
+        shown = [*self._ended, *self.open_stalls(now)][-(self._ended.maxlen or 0) :]
+        return sorted(shown, key=lambda stall: stall.number)
+
+    def open_stalls(self, now: float) -> list[Stall]:
+        """All that are open, however many, in order of opening."""
+        return [self._snapshot(tp, now, None) for tp in self._open]
 
     def _snapshot(self, tp: TopicPartition, until_s: float, ended_by: StallEnd | None) -> Stall:
         stall = self._open[tp]
