@@ -111,6 +111,7 @@ class ClusterServer:
             self._wake_in.setblocking(False)
             self._selector.register(self._wake_out, selectors.EVENT_READ)
             self._cluster.addresses.update({port.node_id: port.address for port in self._ports})
+            self._tell_the_time()
             self._open_and_close_ports()
             self._resources = undo.pop_all()
         self._failure = None
@@ -342,6 +343,13 @@ class ClusterServer:
             self._drop(peer)
         else:
             self._watch(peer)
+
+    def _tell_the_time(self) -> None:
+        """A cluster that has no wall clock of its own is given this host's."""
+        settings = self._cluster.settings
+        if settings.unix_offset_s is None:
+            offset_s = time.time() - self._clock()
+            self._cluster.settings = replace(settings, unix_offset_s=offset_s)
 
     def _readdress(self, node_id: int) -> None:
         if self._cluster.nodes[node_id].running:
