@@ -6,9 +6,10 @@ and the accidents did; the producer is asked for nothing.
 
 Who is without fault: its leader did not change, none of its replicas was on a node that had any
 trouble, and nothing was refused or made late on its own account, neither then nor for some time
-before. What may hold it up nevertheless is what holds others up: a request that it shares with
-them waits for its slowest partition, once until the broker says who is stuck (`ack_wait`), and
-once more if it looks as if it were stuck as well. Hence the bound, for each cause:
+before: a second or two if a follower was late, longer if leaders had to be found, or connections.
+What may hold it up nevertheless is what holds others up: a request that it shares with them waits
+for its slowest partition, once until the broker says who is stuck (`ack_wait`), and once more if
+it looks as if it were stuck as well. Hence the bound, for each cause:
 
     2 × ack_wait + 10 round trips
 
@@ -83,26 +84,35 @@ def _of_one(
     sim: Simulation, troubles: Troubles, partition: int, waits: list[tuple[float, float]]
 ) -> Iterator[HoldUp]:
     settings, known = sim.settings, sim.cluster.topics["t"].partitions
-    aftermath_s = SETTLING_S + settings.request_timeout_s + settings.connection_setup_timeout_s
     replicas = known[partition].replicas
     own = [t for t in troubles.log if t.strikes(partition, replicas)]
     others = [t for t in troubles.log if t.kind in HOLDS_OTHERS and t not in own]
     moves = [e for e in sim.cluster.elections if (e.topic, e.partition) == ("t", partition)]
+    found_s = SETTLING_S + settings.request_timeout_s + settings.connection_setup_timeout_s
     for begin_s, end_s in waits:
-        if any(t.touches(begin_s, end_s, aftermath_s) for t in own):
+        leads = [(e.epoch, e.leader) for e in moves if e.at_s < begin_s]
+        _, node = max(leads, default=(0, replicas[0]))
+        if any(t.touches(begin_s, end_s, _aftermath_s(sim, t, node)) for t in own):
             continue
-        if any(e.at_s <= end_s and begin_s <= e.at_s + aftermath_s for e in moves):
+        if any(e.at_s <= end_s and begin_s <= e.at_s + found_s for e in moves):
             continue
-        node = max(
-            ((e.epoch, e.leader) for e in moves if e.at_s < begin_s), default=(0, replicas[0])
-        )
         causes = [
             t
             for t in others
             if t.touches(begin_s - settings.ack_wait_s, end_s, 0.0)
-            and (t.partition is None or node[1] in known[t.partition].replicas)
+            and (t.partition is None or node in known[t.partition].replicas)
         ]
-        yield HoldUp(partition, node[1], begin_s, end_s, tuple(causes))
+        yield HoldUp(partition, node, begin_s, end_s, tuple(causes))
+
+
+def _aftermath_s(sim: Simulation, own: Trouble, leader: int) -> float:
+    """How long a trouble of the partition itself may be felt after its end."""
+    settings = sim.settings
+    if own.kind == "SlowFollower":
+        return 1.0 + 2 * settings.ack_wait_s
+    if own.hard and own.node != leader:
+        return SETTLING_S
+    return SETTLING_S + settings.request_timeout_s + settings.connection_setup_timeout_s
 
 
 # --- what is too long ---------------------------------------------------------------------------
