@@ -76,7 +76,7 @@ LANES = (
     Mutant(
         "the open lane is kept",
         "What is in flight behind a stuck one waits its turn, one ack wait for each request.",
-        edit("answers.Answers._steer", "if stuck and link.role", "if False and link.role"),
+        edit("answers.Answers._steer", "if stuck and link", "if False and link"),
         BEHIND,
     ),
     Mutant(
