@@ -15,8 +15,16 @@ from outlast.engine.messages import (
     Throttled,
 )
 from outlast.testing.faults import ConnectionLimit, Slow, SlowFollower, Throttle
-from outlast.testing.network import SimNetwork
-from tests.sim.lane_stories import ACK_WAIT_S, PRODUCE, excursions, pauses, placed, role_of
+from outlast.testing.network import NetworkSettings, SimNetwork
+from tests.sim.lane_stories import (
+    ACK_WAIT_S,
+    PRODUCE,
+    excursions,
+    latencies_s,
+    pauses,
+    placed,
+    role_of,
+)
 
 LATE_S = 60.0
 
@@ -235,3 +243,19 @@ def test_a_stuck_partition_whose_records_expire_is_remembered_as_well():
     sim.send_every(1, 0.1, 2000)
     sim.run_for(200.0)
     assert len(pauses(sim, 1, 0.3)) == 1
+
+
+def test_on_probation_a_busy_partition_keeps_its_rate():
+    """50 ms there and back, 500 kB/s: one batch a round trip would not do."""
+    far = NetworkSettings(latency_s=(0.025, 0.025))
+    sim = placed(2, [[1, 2], [1, 3]], network=far)
+    begun_s = sim.now
+    sim.send_every(0, 0.002, 5000, size_bytes=1000)
+    for hiccup in (1.0, 4.0):
+        late_follower(sim, 2, begun_s + hiccup, begun_s + hiccup + 1.5)
+    sim.run_until(sim.all_settled, 60.0)
+    assert sim.check().failed == 0
+    assert sim.sender.health(sim.now).held_up == ()
+    [*_, last] = (f for f in sim.facts if isinstance(f, LaneChanged))
+    assert last.reason is LaneReason.SUSPECT, "it is on probation to the end"
+    assert max(latencies_s(sim, 0, begun_s + 7.0, begun_s + 10.0)) <= 0.2

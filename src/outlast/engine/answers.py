@@ -93,12 +93,12 @@ class Answers:
             link.stalled_s = now
         elif waits_s and not behind:
             lanes.sample(link.node_id, waits_s)
-        if stuck and link.role is Role.OPEN and link.pending:
+        if stuck and link.pending:
             self._clear_lane(link, now)
 
     def _clear_lane(self, link: Link, now: float) -> None:
-        """Abort an open lane behind a stuck request: what waits there would be served one by one,
-        each for as long. All of it is sent again, each in its own lane.
+        """Abort a lane behind a stuck request: what waits there would be served one by one, each
+        for as long. All of it is sent again, each in its own lane.
         """
         connection = link.connection
         assert connection is not None

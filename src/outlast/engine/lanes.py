@@ -20,10 +20,11 @@ Which lane:
 * *Stuck*: answered 7 with an offset. *Suspect*: shares a follower with a stuck partition of this
   broker, and nothing that was sent since that one's request has been acked. *Follower down*: its
   in-sync replicas name a node that is known to be down or silent, likewise without an ack since.
-* In the slow lane one request is under way at a time, suspects in a request of their own before the
-  others. A 7 there closes nothing. An ack within the ack wait leads back, and stands until metadata
-  shows other in-sync replicas. Whoever is stuck again soon afterwards (its follower has hiccups)
-  stays, as a suspect, until its acks have been usual for 10 s, and for twice as long each time.
+* In the slow lane one request is under way at a time, so that a 7 there closes nothing; suspects go
+  in a request of their own before the others. An ack within the ack wait leads back, and stands
+  until metadata shows other in-sync replicas. Whoever is stuck again soon afterwards (its follower
+  has hiccups) stays until its acks have been usual for 10 s, and for twice as long each time: on
+  probation it takes turns with the stuck, and where there are none the lane works like an open one.
 * But for the abort, a lane changes only with nothing in flight.
 * Where one of the two connections cannot be opened, both lanes share the other.
 * Without idempotence a repeat would be a second copy: one lane, and no ack wait.
@@ -213,6 +214,16 @@ class Lanes:
         held_back = link.stalled_s == link.answered_s
         turns = (guests, stuck) if held_back else (stuck, guests)
         return [group for group in (suspects, *turns) if group]
+
+    def all_well(self, node_id: int) -> bool:
+        """Whether everybody in the node's slow lane is only on probation: it is as good as an open
+        one then.
+        """
+        return all(
+            slow.usual_since_s is not None
+            for slow in self._slow.values()
+            if slow.node_id == node_id
+        )
 
     def of(self, tp: TopicPartition) -> tuple[Role, LaneReason | None]:
         """The partition's lane, and why it is in the slow one."""

@@ -70,7 +70,7 @@ class Outgoing:
         self._rotation += 1
         start = self._rotation % len(due)
         due = due[start:] + due[:start]
-        if link.role is Role.SLOW:
+        if link.role is Role.SLOW and not self._hub.lanes.all_well(link.node_id):
             if not link.pending:
                 groups = self._hub.lanes.in_turn(link, due)
                 any(self._send_one(link, group, now) for group in groups)
