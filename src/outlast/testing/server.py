@@ -59,6 +59,7 @@ class ClusterServer:
     Args:
         cluster: the cluster; while the server is open only its thread may touch it (see `call`).
         host: the address to listen on.
+        first_port: node n gets this port + n − 1; None: any free one.
         clock: monotonic seconds, given to the cluster as `now`.
     """
 
@@ -67,10 +68,12 @@ class ClusterServer:
         cluster: MockCluster,
         *,
         host: str = "127.0.0.1",
+        first_port: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._host = host
+        self._first_port = first_port
         self._clock = clock
         self._gate = threading.Lock()  # `_open` and `_calls` change together
         self._open = False
@@ -94,7 +97,7 @@ class ClusterServer:
         """Bind one port per node and serve, in a daemon thread.
 
         Raises:
-            OSError: a port could not be bound.
+            OSError: a port could not be bound; the text says which.
             RuntimeError: it is open already.
         """
         if self._thread is not None:
@@ -102,7 +105,7 @@ class ClusterServer:
         with contextlib.ExitStack() as undo:
             self._ports = []
             for node_id in self._cluster.addresses:
-                self._ports.append(Port(node_id, self._host))
+                self._ports.append(self._port(node_id))
                 undo.callback(self._ports[-1].close)
             self._wake_out, self._wake_in = socket.socketpair()
             undo.callback(self._wake_in.close)
@@ -119,6 +122,14 @@ class ClusterServer:
         self._thread = threading.Thread(target=self._run, name="mock-cluster", daemon=True)
         self._thread.start()
         return self
+
+    def _port(self, node_id: int) -> Port:
+        number = 0 if self._first_port is None else self._first_port + node_id - 1
+        try:
+            return Port(node_id, self._host, number)
+        except OSError as error:
+            reason = f"cannot listen on {self._host}:{number} for node {node_id}"
+            raise OSError(error.errno, f"{reason}: {error.strerror}") from error
 
     def close(self) -> None:
         """Close every socket and end the thread. A closed server may be opened again.

@@ -107,11 +107,13 @@ class Port:
 
     __slots__ = ("_holder", "address", "deaf", "listener", "node_id")
 
-    def __init__(self, node_id: int, host: str) -> None:
+    def __init__(self, node_id: int, host: str, number: int = 0) -> None:
         self.node_id = node_id
         self.listener: socket.socket | None = None
         self.deaf = False  # connects hang
-        self._holder = self._bound(host, 0)
+        if number:  # else a holder may share the port that another process listens on
+            self._bound(host, number, shared=False).close()
+        self._holder = self._bound(host, number)
         self.address: tuple[str, int] = self._holder.getsockname()
 
     def __repr__(self) -> str:
@@ -119,11 +121,11 @@ class Port:
         return f"<Port {self.address[1]} of node {self.node_id} {state}>"
 
     @staticmethod
-    def _bound(host: str, port: int) -> socket.socket:
+    def _bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
             sock.bind((host, port))
         except BaseException:
             sock.close()
