@@ -67,7 +67,9 @@ def as_bytes(what: str, data: Any) -> bytes:
 
 
 def checked_partition(partition: Any) -> int:
-    """A partition given as something else than an int, such as numpy's."""
+    """A partition, also as something else than an int, such as numpy's; True is no partition."""
+    if isinstance(partition, bool) or not hasattr(partition, "__index__"):
+        raise TypeError(f"partition={partition!r} is not allowed: it must be an int ≥ 0, or None")
     number = operator.index(partition)
     if number < 0:
         raise ValueError(f"partition must be >= 0, not {number}")

@@ -11,12 +11,13 @@ knows which partitions are held up by a gap.
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka.partitioner import DefaultPartitioner, Partitioner, StickyPartitioner
+
+from outlast.arguments import checked_partition
 
 Choose = Callable[[str, Any, "bytes | None", Any, "bytes | None", "ClusterView"], Any]
 
@@ -70,13 +71,14 @@ class UserPartitioner:
         """The partition for this record.
 
         Raises:
-            ValueError: the partitioner gave none.
+            ValueError: the partitioner gave none, or a negative one.
+            TypeError: it gave something that is no number.
         """
         self._clusters[topic] = cluster
         partition = self._choose(topic, key, key_bytes, value, value_bytes, cluster)
         if partition is None:
             raise ValueError(f"Partitioner did not assign a partition for topic {topic}!")
-        return operator.index(partition)
+        return checked_partition(partition)
 
     def appended(self, topic: str, partition: int | None, index: int) -> None:
         """A record without a key went to this place in a batch. If it began the next batch of the

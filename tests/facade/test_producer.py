@@ -163,7 +163,7 @@ BAD_RECORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"topic": "t", "value": b"v", "headers": [(b"a", b"")]}, TypeError, "(str, bytes) tuples, no"),
     ({"topic": "t", "value": b"v", "headers": [["a", b""]]}, TypeError, "(str, bytes) tuples, no"),
     ({"topic": "t", "value": b"v", "partition": -1}, ValueError, "partition must be >= 0, not -1"),
-    ({"topic": "t", "value": b"v", "partition": "1"}, TypeError, "'str'"),
+    ({"topic": "t", "value": b"v", "partition": "1"}, TypeError, "partition='1'"),
     ({"topic": "t", "value": b"v", "timestamp_ms": 1.5}, TypeError, "timestamp_ms=1.5 is not allo"),
     ({"topic": "t", "value": b"v", "timestamp_ms": -1}, ValueError, "timestamp_ms=-1 is not allow"),
     ({"topic": "t", "value": b"v", "timestamp_ms": 2**63}, ValueError, "milliseconds since the"),
