@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ from outlast.testing.reading import Found, Reader, Source, reader_for
 from outlast.testing.watching import Told, watched
 
 HEADER = "outlast-ledger"
+GRACE_S = 2.0  # with acks=1 a record is told before followers have it, and readable after that
+LOOK_S = 0.05
 SHOWN = 10  # records of each kind in a verdict's text
 NOT_WRITTEN = ("never sent", "not accepted")  # outcomes of an outlast.DeliveryError that say so
 
@@ -224,7 +227,9 @@ class DeliveryLedger:
                 confluent-kafka, whose assignment this changes; bootstrap servers (read with
                 kafka-python's consumer); or a function `read(topic)` that gives records with
                 `partition`, `offset` and `headers`.
-            timeout_s: for what is unsettled to settle, and then for the reading.
+            timeout_s: for what is unsettled to settle, and then for the reading. What is missing
+                is looked for again for up to 2 s of it: with acks=1 a record can be read only
+                some time after it was acknowledged.
 
         Raises:
             TimeoutError: the ends of the topics were not reached in time.
@@ -233,7 +238,13 @@ class DeliveryLedger:
         reader: Reader = reader_for(source, timeout_s)
         self.wait_settled(timeout_s)
         records = list(self.records)
-        return judge(records, self._copies(reader, dict.fromkeys(r.topic for r in records)))
+        topics = list(dict.fromkeys(record.topic for record in records))
+        look_until_s = time.monotonic() + min(timeout_s, GRACE_S)
+        while True:
+            verdict = judge(records, self._copies(reader, topics))
+            if not verdict.lost or time.monotonic() >= look_until_s:
+                return verdict
+            threading.Event().wait(LOOK_S)
 
     def _copies(self, reader: Reader, topics: Iterable[str]) -> dict[int, list[Found]]:
         """Where each record, by its number, was found."""
