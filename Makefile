@@ -8,8 +8,10 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 SEEDS ?= 1:20000
 JOBS ?= 1
+MINUTES ?= 60
+SEED ?=
 
-.PHONY: help demo simulate test test-fast lint format docs java clean
+.PHONY: help demo simulate test test-fast chaos lint format docs java clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -25,6 +27,9 @@ test: lint java ## lint and all tests, those on a real Apache Kafka included
 
 test-fast: $(VENV)/.dev ## all tests but those on a real Apache Kafka
 	$(BIN)/python -m pytest -m "not real"
+
+chaos: $(VENV)/.dev java ## a soak on a real Apache Kafka (MINUTES=60 SEED=1)
+	$(BIN)/python -m tests.real.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

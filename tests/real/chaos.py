@@ -1,0 +1,395 @@
+"""A seeded soak on a real Apache Kafka: nodes suffer, topics change, and every promise is checked.
+
+    make chaos MINUTES=60 SEED=7            # or: python -m tests.real.chaos --minutes 60 --seed 7
+
+Five producers, one for each codec, each used by three threads (keyed, keyless, explicit partition),
+write to topics that must keep everything; two threads more write to one that is deleted and created
+again, over and over. What is done to the cluster is a plan that follows from the seed alone (when a
+node is ready again does not). One step ends before the next begins, though not always until all
+replicas are in sync; so partitions do lose their quorum, and get it back.
+
+At the end: of what was acknowledged nothing is lost, doubled or out of order, says a foreign
+consumer; every future is settled, and what was told not to be written is not; no byte stays charged
+to the buffer, and no thread is left. Records of the deleted topic are judged by their futures, and
+none may be in the last log twice, out of order, or against what was told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tenacity
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from outlast import Gap, KafkaProducer, Stall
+from outlast.testing import DeliveryLedger
+from outlast.testing.delivery import DeliveryVerdict
+from outlast.testing.reading import Found, reader_for
+from tests.real.kafka_cluster import RealCluster
+
+CODECS = (None, "gzip", "snappy", "lz4", "zstd")
+STYLES = ("keyed", "keyless", "explicit")
+KINDS = ("stop", "kill", "restart", "pause", "pause two", "move", "grow", "recreate")
+RATE = 20.0  # records/s of each thread
+MOST_PARTITIONS = 12
+READ_S = 300.0
+SAFE_FINDINGS = ("lost", "duplicated", "reordered", "misplaced", "contradicted", "unsettled")
+DOOMED_FINDINGS = ("duplicated", "reordered", "contradicted", "unsettled")
+
+
+# --- the plan ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that is done to the cluster."""
+
+    kind: str
+    node: int  # 1 … 3: whom it is done to
+    other: int  # a second one, never the same
+    calm: bool  # wait until all is in sync before
+    pause_s: float  # before it
+    hold_s: float  # between the doing and the undoing
+
+    def __str__(self) -> str:
+        whom = f" {self.node}" if self.kind in ("stop", "kill", "restart", "pause") else ""
+        if self.kind == "pause two":
+            whom = f" {self.node} {self.other}"
+        calm = "all in sync, " if self.calm else ""
+        return f"{self.kind}{whom} ({calm}after {self.pause_s:.1f} s, for {self.hold_s:.1f} s)"
+
+
+def plan(seed: int) -> Iterator[Step]:
+    """Steps without end. Every kind comes once before any comes again."""
+    rng = random.Random(seed)
+    while True:
+        for kind in rng.sample(KINDS, len(KINDS)):
+            node, other = rng.sample((1, 2, 3), 2)
+            longest_s = 4.0 if kind == "pause two" else 12.0
+            hold_s = rng.uniform(0.2, longest_s)
+            yield Step(kind, node, other, rng.random() < 0.5, rng.uniform(0.5, 4.0), hold_s)
+
+
+class Deeds:
+    """Does the steps, and undoes them."""
+
+    def __init__(self, cluster: RealCluster, safe: str, doomed: str, rng: random.Random) -> None:
+        self._cluster = cluster
+        self._safe = safe
+        self._doomed = doomed
+        self._rng = rng
+        self.done: list[Step] = []
+
+    def do(self, step: Step) -> None:
+        time.sleep(step.pause_s)
+        if step.calm:
+            self._cluster.wait_ready()
+        getattr(self, f"_{step.kind.replace(' ', '_')}")(step)
+        self.done.append(step)
+
+    def _stop(self, step: Step) -> None:
+        self._cluster.sigterm(step.node)
+        process = self._cluster.nodes[step.node].process
+        assert process is not None
+        process.wait(timeout=90)
+        time.sleep(step.hold_s)
+        self._cluster.start(step.node)
+
+    def _kill(self, step: Step) -> None:
+        self._cluster.sigkill(step.node)
+        time.sleep(step.hold_s)
+        self._cluster.start(step.node)
+
+    def _restart(self, step: Step) -> None:
+        self._cluster.sigkill(step.node)
+        self._cluster.start(step.node)
+
+    def _pause(self, step: Step) -> None:
+        self._cluster.sigstop(step.node)
+        time.sleep(step.hold_s)
+        self._cluster.sigcont(step.node)
+
+    def _pause_two(self, step: Step) -> None:
+        self._cluster.sigstop(step.node)
+        self._cluster.sigstop(step.other)
+        time.sleep(step.hold_s)
+        self._cluster.sigcont(step.other)
+        self._cluster.sigcont(step.node)
+
+    def _move(self, step: Step) -> None:
+        """Every leadership of the topic goes to the next replica, and then some at random."""
+        for _ in range(1 + int(step.hold_s) // 4):
+            self._admin(self._move_leaders)
+            time.sleep(1.0)
+
+    def _move_leaders(self, admin: KafkaAdminClient) -> None:
+        replicas = {}
+        for index in self._cluster.topic(self._safe).partitions:
+            order = self._rng.sample((1, 2, 3), 3)
+            replicas[TopicPartition(self._safe, index)] = order
+        admin.alter_partition_reassignments(replicas)
+        admin.elect_leaders(0, {self._safe: [tp.partition for tp in replicas]}, raise_errors=False)
+
+    def _grow(self, _: Step) -> None:
+        self._admin(self._add_partition)
+
+    def _add_partition(self, admin: KafkaAdminClient) -> None:
+        count = len(self._cluster.topic(self._safe).partitions)
+        if count < MOST_PARTITIONS:
+            admin.create_partitions({self._safe: count + 1})
+
+    def _recreate(self, step: Step) -> None:
+        self._cluster.wait_ready()
+        self._cluster.delete_topic(self._doomed)
+        time.sleep(step.hold_s / 3)
+        self._cluster.create_topic(self._doomed, self._rng.randint(1, 4))
+
+    def _admin(self, deed: Callable[[KafkaAdminClient], None]) -> None:
+        """Try until it is done: the controller may just be elected."""
+
+        def attempt() -> None:
+            admin = KafkaAdminClient(bootstrap_servers=self._cluster.bootstrap)
+            try:
+                deed(admin)
+            finally:
+                admin.close()
+
+        tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((KafkaError, OSError, AssertionError)),
+            wait=tenacity.wait_fixed(0.5),
+            stop=tenacity.stop_after_delay(60),
+            reraise=True,
+        )(attempt)
+
+
+# --- the load ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Client:
+    """A producer, what it was told, and the threads that use it."""
+
+    name: str
+    producer: Any
+    safe: DeliveryLedger = field(default_factory=DeliveryLedger)
+    doomed: DeliveryLedger = field(default_factory=DeliveryLedger)
+    threads: list[threading.Thread] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+
+    def use(self, topic: str, ledger: DeliveryLedger, style: str, rng: random.Random) -> None:
+        """Prepare a thread that sends until `stopping` is set."""
+        producer = ledger.watch(self.producer)
+
+        def once() -> None:
+            try:
+                _send(producer, topic, style, rng)
+            except Exception as error:  # a deleted topic may raise; the ledger has the record
+                if ledger is self.safe:
+                    self.errors.append(error)
+
+        def run() -> None:
+            while not _stopping.wait(rng.expovariate(RATE)):
+                once()
+
+        thread = threading.Thread(target=run, name=f"{self.name}-{style}", daemon=True)
+        self.threads.append(thread)
+
+
+_stopping = threading.Event()
+
+
+def _send(producer: Any, topic: str, style: str, rng: random.Random) -> None:
+    size = rng.randrange(8000, 20_000) if rng.random() < 0.02 else rng.randrange(5, 300)
+    value: bytes | None = rng.randbytes(size // 2) + b"x" * (size // 2)  # half of it compresses
+    if style == "keyed":
+        value = None if rng.random() < 0.03 else value
+        producer.send(topic, value, key=b"%d" % rng.randrange(50))
+    elif style == "keyless":
+        producer.send(topic, value)
+    else:
+        producer.send(topic, value, partition=rng.choice(sorted(producer.partitions_for(topic))))
+
+
+def clients_for(bootstrap: Sequence[str], safe: str, doomed: str, seed: int) -> list[Client]:
+    """The producers with their threads, not yet started."""
+    made = []
+    for number, codec in enumerate(CODECS):
+        rng = random.Random(f"{seed}-{codec}")
+        producer = KafkaProducer(
+            bootstrap_servers=list(bootstrap),
+            client_id=f"chaos-{codec}",
+            compression_type=codec,
+            linger_ms=rng.choice((0, 0, 5, 25)),
+            batch_size=rng.choice((2000, 16_384, 65_536)),
+            buffer_memory=rng.choice((500_000, 33_554_432)),
+            metadata_max_age_ms=rng.choice((5_000, 300_000)),
+        )
+        client = Client(str(codec), producer)
+        for style in STYLES:
+            client.use(safe, client.safe, style, random.Random(rng.random()))
+        if number < 2:
+            client.use(doomed, client.doomed, STYLES[number], random.Random(rng.random()))
+        made.append(client)
+    return made
+
+
+# --- the account ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of it. `faults()` is empty when every promise was kept."""
+
+    seed: int
+    took_s: float = 0.0
+    steps: list[Step] = field(default_factory=list)
+    safe: dict[str, DeliveryVerdict] = field(default_factory=dict)
+    doomed: dict[str, DeliveryVerdict] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    charges: dict[str, int] = field(default_factory=dict)
+    threads: list[str] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    stalls: list[Stall] = field(default_factory=list)
+
+    def faults(self) -> list[str]:
+        """What no chaos excuses."""
+        found = [f"{name}: {verdict}" for name, verdict in self.safe.items() if not verdict]
+        found += [f"{n}: failed or refused: {v}" for n, v in self.safe.items() if v.failed]
+        for name, verdict in self.doomed.items():
+            bad = [kind for kind in DOOMED_FINDINGS if getattr(verdict, kind)]
+            found += [f"{name}, deleted topic: {', '.join(bad)}: {verdict}"] if bad else []
+        found += self.errors
+        found += [f"{name}: {n} bytes stay charged" for name, n in self.charges.items() if n]
+        found += [f"thread left: {name}" for name in self.threads]
+        return found
+
+    def __str__(self) -> str:
+        total = dict.fromkeys(("sent", "acked", "failed"), 0)
+        for verdict in self.safe.values():
+            for kind in total:
+                total[kind] += getattr(verdict, kind)
+        kinds = [
+            f"{k} {sum(len(getattr(v, k)) for v in self.safe.values())}" for k in SAFE_FINDINGS
+        ]
+        told = sum(v.acked for v in self.doomed.values())
+        gone = sum(v.failed for v in self.doomed.values())
+        return "\n".join(
+            [
+                f"chaos: seed {self.seed}, {self.took_s / 60:.1f} minutes, {len(self.steps)} steps",
+                "  " + " · ".join(f"{kind} {n}" for kind, n in total.items()),
+                "  " + " · ".join(kinds),
+                f"  deleted topic: acked {told} · failed or refused {gone}",
+                f"  charge {sum(self.charges.values())} · threads left {len(self.threads)}",
+                f"  gaps: {_times(self.gaps, lambda g: f'{g.cause.value} ({g.outcome.value})')}",
+                f"  stalls: {_times(self.stalls, lambda s: f'{s.lane} lane, {s.reason}')}",
+                *(f"  FAULT {fault}" for fault in self.faults()),
+            ]
+        )
+
+
+def _times(events: Sequence[Any], kind: Callable[[Any], str]) -> str:
+    """How many of each kind, and the longest."""
+    by_kind: dict[str, list[float]] = {}
+    for event in events:
+        by_kind.setdefault(kind(event), []).append(event.duration_s)
+    parts = [f"{k}: {len(v)}, longest {max(v):.1f} s" for k, v in sorted(by_kind.items())]
+    return "; ".join(parts) or "none"
+
+
+def soak(cluster: RealCluster, minutes: float, seed: int, *, say: Callable[[str], Any]) -> Report:
+    """The whole of it. `say` gets a line for each step."""
+    say(f"chaos: seed {seed}; again: make chaos MINUTES={minutes:g} SEED={seed}")
+    safe, doomed = f"chaos-safe-{seed}", f"chaos-doomed-{seed}"
+    before = set(threading.enumerate())
+    cluster.create_topic(safe, 4)
+    cluster.create_topic(doomed, 3)
+    begin_s = time.monotonic()
+    report = Report(seed)
+    clients = clients_for(cluster.bootstrap, safe, doomed, seed)
+    deeds = Deeds(cluster, safe, doomed, random.Random(f"{seed}-deeds"))
+    report.steps = deeds.done
+    _stopping.clear()
+    try:
+        for client in clients:
+            for thread in client.threads:
+                thread.start()
+        for step in plan(seed):
+            if time.monotonic() - begin_s > minutes * 60:
+                break
+            say(f"  {time.monotonic() - begin_s:6.1f} s  {step}")
+            deeds.do(step)
+        cluster.heal()
+    finally:
+        _stopping.set()
+        for client in clients:
+            _end(client, report)
+    report.took_s = time.monotonic() - begin_s
+    report.threads = [t.name for t in threading.enumerate() if t not in before]
+    _judge(cluster, clients, report)
+    say(str(report))
+    return report
+
+
+def _end(client: Client, report: Report) -> None:
+    """Stop its threads, deliver the rest, note what remains, close."""
+    for thread in client.threads:
+        thread.join(timeout=90)
+        if thread.is_alive():
+            report.errors.append(f"{thread.name}: send() still blocks")
+    try:
+        client.producer.flush(timeout=150)
+    except KafkaError as error:
+        report.errors.append(f"{client.name}: flush: {error!r}")
+    report.charges[client.name] = client.producer.health().buffer_bytes
+    report.gaps += client.producer.gaps()
+    report.stalls += client.producer.stalls()
+    report.errors += [f"{client.name}: send() raised {error!r}" for error in client.errors[:5]]
+    client.producer.close(timeout=60)
+
+
+def _judge(cluster: RealCluster, clients: Sequence[Client], report: Report) -> None:
+    """Read each topic once, and let each ledger find its own records."""
+    read = reader_for(cluster.bootstrap, READ_S)
+
+    @functools.cache
+    def everything(topic: str) -> list[Found]:
+        return list(read(topic))
+
+    for client in clients:
+        report.safe[client.name] = client.safe.verdict(everything)
+        if client.doomed.records:
+            report.doomed[client.name] = client.doomed.verdict(everything)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    chosen = parser.parse_args()
+    logging.getLogger("outlast").setLevel(logging.ERROR)  # gaps are the order of the day here
+    with tempfile.TemporaryDirectory(prefix="outlast-chaos-") as folder:
+        cluster = RealCluster(Path(folder) / "kafka")
+        try:
+            cluster.open()
+            say = functools.partial(print, flush=True)
+            report = soak(cluster, chosen.minutes, chosen.seed, say=say)
+        finally:
+            cluster.close()
+    return 1 if report.faults() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
