@@ -259,3 +259,16 @@ def test_on_probation_a_busy_partition_keeps_its_rate():
     [*_, last] = (f for f in sim.facts if isinstance(f, LaneChanged))
     assert last.reason is LaneReason.SUSPECT, "it is on probation to the end"
     assert max(latencies_s(sim, 0, begun_s + 7.0, begun_s + 10.0)) <= 0.2
+
+
+@pytest.mark.parametrize("late_s", [1.2, 3.0])
+def test_records_leave_as_fast_as_they_come_however_long_acks_take(late_s: float):
+    """A leader serves one request at a time, so what came during one must fit into the next."""
+    sim = placed(1, [[1, 2]])
+    sim.fault(SlowFollower(late_s, node=2))
+    sim.send_every(0, 0.02, 2000)
+    sim.run_for(40.0)
+    sim.run_until(sim.all_settled, 120.0)
+    assert sim.check().failed == 0
+    waits = [entry.settled_at - entry.sent_at for entry in sim.ledger.entries]
+    assert max(waits) <= 6 * late_s + 0.5, "five are under way, one after the other"

@@ -82,6 +82,7 @@ class Answers:
             elif attempt.state is AttemptState.ACCEPTED:
                 since_s = served_since_s(batch, attempt)
                 waits_s.append(now - since_s)
+                place.queue.learn_pace(now - since_s)
                 if lanes.of(place.tp)[1] is LaneReason.STUCK:
                     since_s = owed_since_s(batch, attempt)  # a copy may have been there for long
                 if held_back:

@@ -2,7 +2,8 @@
 
 Rules:
 * Only the last batch takes records, and only while it is open, has room and is young: a batch takes
-  no record much younger than its first, so that none fails early at the batch's deadline (rule 10).
+  no record much younger than its first, so that none fails early at the batch's deadline (rule 10);
+  but always those of two acks' time, so that what comes while one is waited for can leave after it.
 * A batch is ready when it is closed, when another stands behind it, or when its linger is over.
 """
 
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 
 from outlast.engine.batch import Batch
 from outlast.engine.record_batch import Headers
+
+AGE_IN_ACKS = 2  # a batch may hold the records of so many times that an ack takes
+AGE_OF_TIMEOUT_MAX = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +46,14 @@ class FailureReason:
 class Queue:
     """The part of a partition that the application fills."""
 
-    __slots__ = ("_hurried", "_limits", "_tp", "batch_bytes", "batches")
+    __slots__ = ("_hurried", "_limits", "_tp", "batch_age_s", "batch_bytes", "batches")
 
     def __init__(self, tp: tuple[str, int], limits: Limits) -> None:
         self._tp = tp
         self._limits = limits
         self._hurried = False  # the last batch does not linger, though it takes records
         self.batches: deque[Batch] = deque()
+        self.batch_age_s = limits.batch_age_s  # more, where acks take longer
         self.batch_bytes = limits.batch_bytes  # less, once the broker has called one too large
 
     def __repr__(self) -> str:
@@ -69,7 +74,7 @@ class Queue:
             not batch.closed
             and builder is not None
             and builder.size_bytes + size_bytes <= self.batch_bytes
-            and now - batch.created_s <= self._limits.batch_age_s
+            and now - batch.created_s <= self.batch_age_s
         )
 
     def append(
@@ -106,6 +111,14 @@ class Queue:
         """
         sizes = [piece.plain_bytes for piece in pieces if piece.count > 1]
         self.batch_bytes = min([self.batch_bytes, *sizes])
+
+    def learn_pace(self, ack_s: float) -> None:
+        """An ack took so long. A leader serves one request at a time, and a request takes one batch
+        of a partition: a batch that held the records of a shorter time would be left behind ever
+        more. What that makes a record fail early is little beside the delivery time-out.
+        """
+        most_s = self._limits.delivery_timeout_s * AGE_OF_TIMEOUT_MAX
+        self.batch_age_s = max(self._limits.batch_age_s, min(AGE_IN_ACKS * ack_s, most_s))
 
     def end_linger(self) -> None:
         """What is queued waits no longer for more records (flush, close)."""
