@@ -3,8 +3,8 @@
 Rules:
 * A look-up may take seconds, so it runs in a short-lived daemon thread of its own: a pool's exit
   hook would join a hung one. Numeric addresses and `localhost` need no thread.
-* An address that failed is passed over until all addresses of its name have failed, so that one
-  dead address costs one attempt and not every second one.
+* An address that failed, or whose connection was lost, is passed over until all addresses of its
+  name have failed, so that one dead address costs one attempt and not every second one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class AddressBook:
         return addresses
 
     def failed(self, name: tuple[str, int], sockaddr: tuple[Any, ...]) -> None:
-        """No connection came of this address."""
+        """No connection came of this address, or the one that came was lost."""
         self._failed.setdefault(name, set()).add(sockaddr)
 
     def worked(self, name: tuple[str, int], sockaddr: tuple[Any, ...]) -> None:

@@ -86,7 +86,7 @@ class Dial:
         return f"{host}:{port}" if found == host else f"{host}:{port} ({found})"
 
     def failed(self) -> None:
-        """No Kafka connection came of the address."""
+        """No Kafka connection came of the address, or it was lost."""
         if self.sockaddr is not None:
             self._dialer.book.failed(self.place, self.sockaddr)
 
