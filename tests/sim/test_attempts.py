@@ -100,7 +100,12 @@ def test_an_answer_that_comes_after_the_deadline_cuts_nothing(code: int):
     not send pieces of it again: their futures have failed.
     """
     sim = simulation(
-        1, topics={"t": 1}, linger_ms=5, delivery_timeout_ms=2500, request_timeout_ms=2400
+        1,
+        topics={"t": 1},
+        linger_ms=5,
+        delivery_timeout_ms=2500,
+        request_timeout_ms=2400,
+        retry_backoff_max_ms=100,  # so that one is sent shortly before the deadline
     )
     sim.send()
     sim.run_until(sim.all_settled)
