@@ -68,9 +68,9 @@ def test_configs_and_assignments_are_taken_over(bench: Bench) -> None:
         "message.timestamp.type": "LogAppendTime",
     }
     fields = {"num_partitions": -1, "replication_factor": -1}
-    create(bench, "new", assignments={1: (2, 1), 0: (3,)}, configs=configs, **fields)
+    create(bench, "new", assignments={1: (2, 1), 0: (3, 2)}, configs=configs, **fields)
     topic = bench.cluster.topics["new"]
-    assert [state.replicas for state in topic.partitions.values()] == [(3,), (2, 1)]
+    assert [state.replicas for state in topic.partitions.values()] == [(3, 2), (2, 1)]
     rules = topic.rules
     assert (rules.max_message_bytes, rules.compacted, rules.log_append_time) == (100, True, True)
 
@@ -80,7 +80,11 @@ def test_configs_and_assignments_are_taken_over(bench: Bench) -> None:
     [
         (36, "t", {}),
         (17, "no topic", {}),
-        (39, "new", {"replication_factor": 4}),
+        (37, "new", {"num_partitions": 0}),
+        (38, "new", {"replication_factor": 4}),
+        (38, "new", {"replication_factor": 0}),
+        (39, "new", {"assignments": {0: (1,), 1: (1, 2)}}),
+        (39, "new", {"assignments": {0: (1, 1)}}),
         (39, "new", {"assignments": {0: (9,)}}),
         (40, "new", {"configs": {"no.such": "1"}}),
         (40, "new", {"configs": {"min.insync.replicas": "many"}}),

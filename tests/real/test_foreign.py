@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.mock.foreign_admin import administer
 from tests.mock.foreign_contents import STORIES, Judged
 from tests.real.kafka_cluster import RealCluster, until
 
@@ -64,3 +65,7 @@ def test_foreign_consumers_read_what_outlast_wrote(
     real: Real, story: Callable[[Judged], None]
 ) -> None:
     story(real)
+
+
+def test_administration_is_what_the_mock_says_it_is(real: Real) -> None:
+    administer(real.bootstrap)
