@@ -1,29 +1,41 @@
-"""What administrators ask of a node: topics made and deleted, and what the cluster consists of.
+"""What administrators ask of a node: topics made, grown and deleted, leaders elected, and what
+cluster and topics are like.
 
 Any node does it at once, by the cluster's own verbs; brokers learn of it one by one, so right after
 the answer some do not know a new topic yet (A38).
 
 CreateTopics 2–7 (partitions, replicas, assignments; of configs `min.insync.replicas`,
 `cleanup.policy`, `max.message.bytes`, `message.timestamp.type`, others are refused),
-DeleteTopics 1–6, DescribeCluster 0–2.
+DeleteTopics 1–6, CreatePartitions 0–3, DescribeCluster 0–2.
+ElectLeaders 0–2: preferred ones, and unclean ones where nobody leads.
+DescribeConfigs 1–4: what the mock has of a topic's and of a broker's own configuration. A value is
+told to be set where it differs from the default.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
 )
 from kafka.protocol.api_message import ApiMessage
 
 from outlast.testing.apis import (
     HANDLERS,
+    INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
     NO_ID,
     UNKNOWN_TOPIC_ID,
@@ -37,11 +49,19 @@ if TYPE_CHECKING:
     from outlast.testing.connection import Exchange
     from outlast.testing.node import Node
 
-CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CLUSTER = 19, 20, 60
+CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS = 19, 20, 32
+CREATE_PARTITIONS, ELECT_LEADERS, DESCRIBE_CLUSTER = 37, 43, 60
 
 TOPIC_ALREADY_EXISTS = 36
+INVALID_PARTITIONS = 37
+INVALID_REPLICATION_FACTOR = 38
 INVALID_REPLICA_ASSIGNMENT = 39
 INVALID_CONFIG = 40
+PREFERRED_LEADER_NOT_AVAILABLE = 80
+ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+ELECTION_NOT_NEEDED = 84
+
+PREFERRED, UNCLEAN = 0, 1
 
 
 # --- CreateTopics -------------------------------------------------------------------------------
@@ -66,12 +86,12 @@ def _create(cluster: MockCluster, wanted: Any, validate_only: bool, now: float) 
         options = _options(wanted)
     except ValueError as error:
         return _not_created(name, INVALID_CONFIG, str(error))
+    code, message = _misplaced(cluster, wanted)
+    if code:
+        return _not_created(name, code, message)
     partitions = len(wanted.assignments) or max(1, wanted.num_partitions)  # -1: the default
     if not validate_only:
-        try:
-            cluster.create_topic(name, partitions, now=now, **options)
-        except ValueError as error:
-            return _not_created(name, INVALID_REPLICA_ASSIGNMENT, str(error))
+        cluster.create_topic(name, partitions, now=now, **options)
     topic = cluster.topics.get(name)
     return CreateTopicsResponse.CreatableTopicResult(
         name=name,
@@ -82,6 +102,36 @@ def _create(cluster: MockCluster, wanted: Any, validate_only: bool, now: float) 
         replication_factor=len(topic.partitions[0].replicas) if topic else -1,
         configs=[],
     )
+
+
+def _misplaced(cluster: MockCluster, wanted: Any) -> tuple[int, str]:
+    """Why the cluster has no place for the partitions of a new topic; 0 if it has."""
+    nodes = len(cluster.nodes)
+    if wanted.assignments:
+        replicas = [list(entry.broker_ids) for entry in wanted.assignments]
+        return _misassigned(cluster, replicas, len(replicas[0]))
+    if wanted.num_partitions == 0 or wanted.num_partitions < -1:
+        return INVALID_PARTITIONS, f"{wanted.num_partitions} is no number of partitions"
+    if wanted.replication_factor == 0 or not -1 <= wanted.replication_factor <= nodes:
+        return INVALID_REPLICATION_FACTOR, f"{wanted.replication_factor} of {nodes} brokers"
+    return 0, ""
+
+
+def _misassigned(
+    cluster: MockCluster, assignment: list[list[int]], replication: int
+) -> tuple[int, str]:
+    """What is wrong with these replicas of partitions, which must be so many each; 0: nothing."""
+    for replicas in assignment:
+        if not replicas or len(set(replicas)) < len(replicas):
+            return INVALID_REPLICA_ASSIGNMENT, f"{replicas}: each replica once, and at least one"
+        if unknown := set(replicas) - set(cluster.nodes):
+            return INVALID_REPLICA_ASSIGNMENT, f"no such brokers: {sorted(unknown)}"
+        if len(replicas) != replication:
+            return (
+                INVALID_REPLICA_ASSIGNMENT,
+                f"{len(replicas)} replicas; others have {replication}",
+            )
+    return 0, ""
 
 
 def _not_created(name: str, code: int, message: str) -> Any:
@@ -143,6 +193,202 @@ def _delete(cluster: MockCluster, name: str | None, topic_id: Any, now: float) -
     )
 
 
+# --- CreatePartitions ---------------------------------------------------------------------------
+
+
+def serve_create_partitions(
+    cluster: MockCluster, _node: Node, exchange: Exchange, now: float
+) -> ApiMessage:
+    """Give topics more partitions, or only say whether they could be given."""
+    request = exchange.request
+    result = CreatePartitionsResponse.CreatePartitionsTopicResult
+    results = []
+    for wanted in request.topics:
+        code, message = _grow(cluster, wanted, request.validate_only, now)
+        results.append(result(name=wanted.name, error_code=code, error_message=message))
+    return CreatePartitionsResponse(throttle_time_ms=0, results=results)
+
+
+def _grow(
+    cluster: MockCluster, wanted: Any, validate_only: bool, now: float
+) -> tuple[int, str | None]:
+    topic = cluster.topics.get(wanted.name)
+    if topic is None:
+        return UNKNOWN_TOPIC_OR_PARTITION, None
+    have, total = len(topic.partitions), wanted.count
+    if total <= have:
+        return INVALID_PARTITIONS, f"Topic {wanted.name} has {have} partitions; {total} is no more"
+    assignment = None
+    if wanted.assignments is not None:
+        assignment = [list(entry.broker_ids) for entry in wanted.assignments]
+        if len(assignment) != total - have:
+            message = f"{len(assignment)} assignments for {total - have} new partitions"
+            return INVALID_REPLICA_ASSIGNMENT, message
+        code, message = _misassigned(cluster, assignment, len(topic.partitions[0].replicas))
+        if code:
+            return code, message
+    if not validate_only:
+        cluster.add_partitions(wanted.name, total, assignment=assignment, now=now)
+    return 0, None
+
+
+# --- ElectLeaders -------------------------------------------------------------------------------
+
+
+def serve_elect_leaders(
+    cluster: MockCluster, _node: Node, exchange: Exchange, now: float
+) -> ApiMessage:
+    """Make the preferred replica lead; or, where nobody leads, whoever lives.
+
+    Of all partitions (none named) those that need no election are not mentioned.
+    """
+    request = exchange.request
+    election = request.election_type if exchange.version >= 1 else PREFERRED
+    everything = request.topic_partitions is None
+    if everything:
+        named = [(name, list(topic.partitions)) for name, topic in cluster.topics.items()]
+    else:
+        named = [(entry.topic, entry.partitions) for entry in request.topic_partitions]
+    result = ElectLeadersResponse.ReplicaElectionResult
+    results = []
+    for name, indexes in named:
+        codes = [(index, _elect(cluster, name, index, election, now)) for index in indexes]
+        told = [
+            result.PartitionResult(partition_id=index, error_code=code, error_message=None)
+            for index, code in codes
+            if not (everything and code == ELECTION_NOT_NEEDED)
+        ]
+        if told:
+            results.append(result(topic=name, partition_result=told))
+    return ElectLeadersResponse(throttle_time_ms=0, error_code=0, replica_election_results=results)
+
+
+def _elect(cluster: MockCluster, name: str, index: int, election: int, now: float) -> int:
+    topic = cluster.topics.get(name)
+    state = topic.partitions.get(index) if topic else None
+    if state is None:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    usable = cluster.usable_nodes()
+    if election == PREFERRED:
+        wanted = state.replicas[0]
+        if state.leader == wanted:
+            return ELECTION_NOT_NEEDED
+        if wanted not in state.isr or wanted not in usable:
+            return PREFERRED_LEADER_NOT_AVAILABLE
+        cluster.move_leader(name, index, wanted, now, deny_s=None)
+        return 0
+    if state.leader != -1:
+        return ELECTION_NOT_NEEDED
+    living = [node for node in (*state.isr, *state.elr, *state.replicas) if node in usable]
+    if not living:
+        return ELIGIBLE_LEADERS_NOT_AVAILABLE
+    cluster.move_leader(name, index, living[0], now, deny_s=None, unclean=True)
+    return 0
+
+
+# --- DescribeConfigs ----------------------------------------------------------------------------
+
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+SET_ON_TOPIC, SET_ON_BROKER, DEFAULT = 1, 4, 5
+BOOLEAN, STRING, INT, LIST = 1, 2, 3, 7
+
+
+class Config(NamedTuple):
+    """One entry: what it is, what it would be if nobody had set it, and what that is called on a
+    broker where a topic has it.
+    """
+
+    name: str
+    type: int
+    value: str
+    default: str
+    synonym: str = ""
+
+
+def serve_describe_configs(
+    cluster: MockCluster, node: Node, exchange: Exchange, _now: float
+) -> ApiMessage:
+    """The configuration of topics that exist, and of the broker that is asked."""
+    request = exchange.request
+    result = DescribeConfigsResponse.DescribeConfigsResult
+    results = []
+    for wanted in request.resources:
+        kind, name, keys = wanted.resource_type, wanted.resource_name, wanted.configuration_keys
+        code, configs = _configs(cluster, node, kind, name)
+        is_set = SET_ON_TOPIC if kind == TOPIC_RESOURCE else SET_ON_BROKER
+        entries = [
+            _entry(config, is_set, request.include_synonyms)
+            for config in configs
+            if keys is None or config.name in keys
+        ]
+        results.append(
+            result(
+                error_code=code,
+                error_message=None,
+                resource_type=kind,
+                resource_name=name,
+                configs=entries,
+            )
+        )
+    return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+
+
+def _configs(
+    cluster: MockCluster, node: Node, kind: int, name: str
+) -> tuple[int, Iterator[Config] | tuple[()]]:
+    if kind == TOPIC_RESOURCE:
+        known = name in cluster.topics
+        return (0, _of_topic(cluster, name)) if known else (UNKNOWN_TOPIC_OR_PARTITION, ())
+    if kind == BROKER_RESOURCE and name == str(node.node_id):
+        return 0, _of_broker(cluster, node)
+    return INVALID_REQUEST, ()
+
+
+def _of_topic(cluster: MockCluster, name: str) -> Iterator[Config]:
+    topic = cluster.topics[name]
+    rules, limit = topic.rules, str(cluster.settings.max_message_bytes)
+    policy = "compact" if rules.compacted else "delete"
+    time = "LogAppendTime" if rules.log_append_time else "CreateTime"
+    yield Config("cleanup.policy", LIST, policy, "delete", "log.cleanup.policy")
+    yield Config("max.message.bytes", INT, str(rules.max_message_bytes), limit, "message.max.bytes")
+    yield Config("message.timestamp.type", STRING, time, "CreateTime", "log.message.timestamp.type")
+    yield Config("min.insync.replicas", INT, str(topic.min_isr), "1", "min.insync.replicas")
+
+
+def _of_broker(cluster: MockCluster, node: Node) -> Iterator[Config]:
+    settings = cluster.settings
+    creates, unclean = settings.auto_create_topics, settings.unclean_election
+    yield Config("node.id", INT, str(node.node_id), "")
+    yield Config("auto.create.topics.enable", BOOLEAN, str(creates).lower(), "true")
+    yield Config("message.max.bytes", INT, str(settings.max_message_bytes), "1048588")
+    yield Config("num.partitions", INT, str(settings.auto_create_partitions), "1")
+    yield Config("unclean.leader.election.enable", BOOLEAN, str(unclean).lower(), "false")
+    expiry_ms = int(settings.producer_expiry_s * 1000)
+    yield Config("producer.id.expiration.ms", INT, str(expiry_ms), "86400000")
+
+
+def _entry(config: Config, is_set: int, with_synonyms: bool) -> Any:
+    entry = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
+    synonym = entry.DescribeConfigsSynonym
+    source = DEFAULT if config.value == config.default else is_set
+    synonyms = []
+    if with_synonyms and source != DEFAULT:
+        synonyms.append(synonym(name=config.name, value=config.value, source=source))
+    if with_synonyms and config.default:
+        name = config.synonym or config.name
+        synonyms.append(synonym(name=name, value=config.default, source=DEFAULT))
+    return entry(
+        name=config.name,
+        value=config.value,
+        read_only=config.name == "node.id",
+        config_source=source,
+        is_sensitive=False,
+        synonyms=synonyms,
+        config_type=config.type,
+        documentation=None,
+    )
+
+
 # --- DescribeCluster ----------------------------------------------------------------------------
 
 
@@ -175,3 +421,6 @@ def serve_describe_cluster(
 HANDLERS[CREATE_TOPICS] = Handler(CreateTopicsRequest, (2, 7), serve_create_topics)
 HANDLERS[DELETE_TOPICS] = Handler(DeleteTopicsRequest, (1, 6), serve_delete_topics)
 HANDLERS[DESCRIBE_CLUSTER] = Handler(DescribeClusterRequest, (0, 2), serve_describe_cluster)
+HANDLERS[CREATE_PARTITIONS] = Handler(CreatePartitionsRequest, (0, 3), serve_create_partitions)
+HANDLERS[ELECT_LEADERS] = Handler(ElectLeadersRequest, (0, 2), serve_elect_leaders)
+HANDLERS[DESCRIBE_CONFIGS] = Handler(DescribeConfigsRequest, (1, 4), serve_describe_configs)

@@ -169,12 +169,24 @@ class MockCluster:
         self._controller.create(topic, replicas, now)
         self._serving.drain(now)
 
-    def add_partitions(self, name: str, total: int, *, now: float = 0.0) -> None:
-        """Grow a topic to `total` partitions, replicated as its first one."""
+    def add_partitions(
+        self,
+        name: str,
+        total: int,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        now: float = 0.0,
+    ) -> None:
+        """Grow a topic to `total` partitions, replicated as its first one unless `assignment`
+        gives the replicas of each new one. Raises ValueError for nodes that do not exist.
+        """
         now = self._enter(now)
         topic = self.topics[name]
-        replication = len(topic.partitions[0].replicas)
-        replicas = self._assign(total, replication, None)[len(topic.partitions) :]
+        have = len(topic.partitions)
+        if assignment is None:
+            replicas = self._assign(total, len(topic.partitions[0].replicas), None)[have:]
+        else:
+            replicas = self._assign(total - have, None, assignment)
         self._controller.create(topic, replicas, now)
         self._serving.drain(now)
 
