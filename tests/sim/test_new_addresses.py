@@ -1,6 +1,6 @@
 """All brokers replaced at new addresses behind the bootstrap name: nothing known answers any more.
 
-A name that is looked up anew for each connect leads to the new ones (KIP-899).
+A name that is looked up anew for each connect leads to the new ones (KIP-899). Field case B22.
 """
 
 from __future__ import annotations

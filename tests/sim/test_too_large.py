@@ -1,4 +1,4 @@
-"""Batches that the broker calls too large: cut, and filled no fuller from then on."""
+"""Batches that the broker calls too large (B12): cut, and filled no fuller from then on."""
 
 from __future__ import annotations
 

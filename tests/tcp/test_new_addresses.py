@@ -1,4 +1,6 @@
-"""All brokers replaced at new addresses behind the bootstrap name, over sockets and a resolver."""
+"""Field case B22: all brokers replaced at new addresses behind the bootstrap name, over sockets and
+a resolver.
+"""
 
 from __future__ import annotations
 

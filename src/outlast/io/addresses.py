@@ -4,7 +4,7 @@ Rules:
 * A look-up may take seconds, so it runs in a short-lived daemon thread of its own: a pool's exit
   hook would join a hung one. Numeric addresses and `localhost` need no thread.
 * An address that failed, or whose connection was lost, is passed over until all addresses of its
-  name have failed, so that one dead address costs one attempt and not every second one.
+  name have failed (KAFKA-15817): one dead address costs one attempt and not every second one.
 """
 
 from __future__ import annotations

@@ -292,8 +292,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         """Called by kafka.net when the connection is gone; more than once, at times."""
         if self.closed:
             return
-        unasked = exc is not None and not isinstance(exc, kafka_errors.Cancelled)
-        if self.initializing or unasked:  # then another address comes first (KAFKA-15817)
+        if self.initializing or (exc is not None and not isinstance(exc, kafka_errors.Cancelled)):
             self.dial.failed()
         unsent = [a.token for _, a, _ in self._request_buffer if isinstance(a, Responded)]
         super().connection_lost(exc)
