@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from importlib.metadata import version
 from typing import Annotated
 
@@ -84,3 +85,80 @@ def simulate(
         raise typer.BadParameter("--trace prints one run: choose it with --seed")
     first, last = _seeds(seeds)
     raise typer.Exit(run_range(first, last, jobs=jobs))
+
+
+def _topics(texts: list[str]) -> dict[str, int]:
+    topics = {}
+    for text in texts:
+        name, _, partitions = text.partition(":")
+        if not (partitions or "1").isdecimal():
+            raise typer.BadParameter(f"{text!r} is no topic; write NAME:PARTITIONS, orders:6")
+        topics[name] = int(partitions or 1)
+    return topics
+
+
+def _settings(texts: list[str]) -> dict[str, object]:
+    values = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            values[name] = literal_eval(value)
+        except (ValueError, SyntaxError):
+            raise typer.BadParameter(
+                f"{text!r} is no setting; write NAME=VALUE, detect_s=3"
+            ) from None
+    return values
+
+
+@app.command()
+def cluster(
+    nodes: Annotated[int, typer.Option(min=1, max=99, help="Brokers.")] = 3,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:PARTITIONS", help="A topic to begin with; may be repeated."),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65_000, help="Of node 1; the others get the next ones. 0: any free ones."
+        ),
+    ] = 9092,
+    host: Annotated[str, typer.Option(help="The address to listen on, and to tell.")] = "127.0.0.1",
+    kraft: Annotated[
+        bool, typer.Option("--kraft", help="As slow as a real cluster: 8 to 12 s to an election.")
+    ] = False,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A field of ClusterSettings; may be repeated."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the cluster's chances.")] = 1,
+    prompt: Annotated[
+        bool, typer.Option(help="Take commands from the terminal, or from a pipe until its end.")
+    ] = True,
+) -> None:
+    """A mock Kafka cluster on TCP ports, for any client, with a prompt to upset it.
+
+    Kill, stop, silence and restart its nodes, move leaders, make requests fail: `help` at the
+    prompt tells how. Exit code 1 if a port is in use, or a command from a pipe could not be obeyed.
+    """
+    from outlast.cli.cluster import run, settings
+    from outlast.testing import MockCluster
+
+    try:
+        mock = MockCluster(
+            nodes,
+            topics=_topics(topic or []),
+            settings=settings(kraft, _settings(setting or [])),
+            seed=seed,
+            host=host,
+            first_port=port or None,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        raise typer.Exit(run(mock, prompt=prompt))
+    except OSError as error:
+        typer.echo(f"outlast: {error.strerror}; choose others with --port", err=True)
+        raise typer.Exit(1) from None
