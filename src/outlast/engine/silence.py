@@ -168,11 +168,10 @@ class Silence:
 
     def _unanswered(self, link: Link, suspect: _Suspect, now: float) -> None:
         """The node is silent: what waits for it has a gap."""
-        if suspect.silent:
+        since_s = self._silent_since_s(link)
+        if suspect.silent or since_s is None:  # told, or given up in this very step
             return
         suspect.silent = True
-        since_s = self._silent_since_s(link)
-        assert since_s is not None
         self._hub.brokers.down.setdefault(link.node_id, since_s)
         for place in self._waiting_for(link, now):
             self._hub.gap_unreachable(
