@@ -9,13 +9,14 @@ import ast
 import re
 import selectors
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import outlast
 from outlast import config
 from outlast.engine import verdict
 from outlast.engine.messages import AttemptState
+from outlast.testing import faults as kinds
 
 FOLDER = Path(__file__).parent
 WITH_OFFSET = "base_offset ≥ 0"
@@ -99,6 +100,20 @@ def _first_line(path: Path) -> str:
     return said.splitlines()[0] if said else ""
 
 
+def faults() -> str:
+    """Every kind of fault, by its docstring."""
+    common = {field.name for field in fields(kinds.Fault)}
+    return _table(
+        ("fault", "what happens"),
+        (
+            (f"`{name}({', '.join(f.name for f in fields(kind) if f.name not in common)})`", said)
+            for name, kind in vars(kinds).items()
+            if isinstance(kind, type) and issubclass(kind, kinds.Fault) and kind is not kinds.Fault
+            for said in [" ".join((kind.__doc__ or "").split())]
+        ),
+    )
+
+
 def _default(setting: config.Setting) -> str:
     value = setting.default
     if setting.name == "socket_options":
@@ -123,6 +138,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "verdicts": ("failure-semantics.md", verdicts),
     "settings": ("settings.md", settings),
     "differences": ("compatibility.md", differences),
+    "faults": ("testing.md", faults),
 }
 
 
