@@ -18,8 +18,10 @@ import pytest
 from outlast import KafkaProducer
 from outlast.io import thread
 from outlast.io.addresses import AddressInfo
+from outlast.testing.faults import Blackhole
+from outlast.testing.server import ClusterServer
 from tests.field.oracles import Account, D, logs_of, o1
-from tests.field.test_b01_b37_tcp import served
+from tests.field.test_b01_b37_tcp import fault, served
 from tests.real.kafka_cluster import until
 
 Address = tuple[str, int]
@@ -86,16 +88,19 @@ def resolving(
         yield Account(producer)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(("refused", "silent", "good"))))
+def address(server: ClusterServer) -> Address:
+    """Where the only node is."""
+    [found] = server.call(lambda cluster, _: list(cluster.addresses.values()))
+    return found
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("refused", "swallowed", "good"))))
 def test_b24_one_good_address_of_three_is_enough(
-    order: tuple[str, ...],
-    silent: Listener,
-    refusing: Address,
-    monkeypatch: pytest.MonkeyPatch,
+    order: tuple[str, ...], refusing: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with served() as server:
-        [good] = server.call(lambda cluster, _: list(cluster.addresses.values()))
-        where = {"refused": refusing, "silent": silent.address, "good": good}
+    with served() as server, served() as hole:
+        fault(hole, Blackhole(node=1))  # connects get no answer at all
+        where = {"refused": refusing, "swallowed": address(hole), "good": address(server)}
         begin_s = time.monotonic()
         with resolving(monkeypatch, lambda _: [where[kind] for kind in order]) as sent:
             sent.send().get(timeout=2.5)
@@ -108,7 +113,7 @@ def test_b24_after_a_loss_the_next_try_goes_to_another_address(
 ) -> None:
     """Metadata names the broker by the name too, and both addresses lead to it."""
     with served() as server:
-        [one] = server.call(lambda cluster, _: list(cluster.addresses.values()))
+        one = address(server)
         relay = Relay(one)
         server.call(lambda cluster, _: cluster.addresses.update({1: (NAME, 9092)}))
         try:

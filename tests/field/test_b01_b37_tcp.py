@@ -39,6 +39,7 @@ from tests.tcp.stories import produce_connections
 
 PRODUCE = 0
 TOO_LARGE = 10
+BUSY_S = 1.0  # a busy machine may be so late; virtual time holds the tight figures
 
 
 @contextmanager
@@ -159,13 +160,13 @@ def test_b26_while_kafka_is_down_send_says_what_it_lacks() -> None:
             server.kill(node)
         begin_s = time.monotonic()
         with account(server, max_block_ms=300) as sent:
-            assert time.monotonic() - begin_s < 1.0, "the constructor waited"
+            assert time.monotonic() - begin_s < BUSY_S, "the constructor waited"
             error = sent.send()
             assert isinstance(error, KafkaTimeoutError)
             assert "No metadata for topic 't'" in str(error)
             for address in server.bootstrap.split(","):
                 assert address in str(error)
-            o6(sent.blocked_s, 0.3)
+            o6(sent.blocked_s, 0.3, BUSY_S)
             for node in (1, 2, 3):
                 server.start(node)
             until(lambda: not isinstance(sent.send(), Exception), "a send is taken", 5.0)
@@ -193,7 +194,8 @@ def test_b28_a_missing_topic_is_told_by_the_brokers_word() -> None:
             assert isinstance(error, KafkaTimeoutError)
             assert "UnknownTopicOrPartitionError" in str(error)
             assert "'missing'" in str(error)
-        assert all(0.3 <= s <= 0.5 for s in sent.blocked_s), sent.blocked_s
+        assert min(sent.blocked_s) >= 0.3
+        o6(sent.blocked_s, 0.3, BUSY_S)
         o1([e for e in sent.entries if e.topic == "t"], logs_of(server))
         server.create_topic("missing", 1)
         until(lambda: not isinstance(sent.send("missing"), Exception), "it is there", 5.0)
@@ -239,6 +241,13 @@ def network_thread_cpu_s() -> float:
     return times.user_time + times.system_time
 
 
+def rested(cpu_s: float, begin_s: float) -> None:
+    """The network thread rested since it had used so much CPU time."""
+    used_s, took_s = network_thread_cpu_s() - cpu_s, time.monotonic() - begin_s
+    print(f"\n{used_s / took_s:.1%} of a core")
+    o10(used_s, took_s)
+
+
 class TestB37:
     """A core is burnt while a connection is stuck."""
 
@@ -251,7 +260,7 @@ class TestB37:
                 sent.send(size_bytes=1000)  # six full batches
             network_s, begin_s = network_thread_cpu_s(), time.monotonic()
             until(lambda: time.monotonic() - begin_s > 3.0, "3 s", 10.0)
-            o10(network_thread_cpu_s() - network_s, time.monotonic() - begin_s)
+            rested(network_s, begin_s)
             assert not sent.futures[-1].is_done
             for p in (1, 2):
                 sent.send(partition=p).get(timeout=1)
@@ -263,13 +272,13 @@ class TestB37:
         with served() as server, account(server) as sent:
             sent.send().get(timeout=5)
             until(lambda: open_sockets(server), "it is connected")
-            network_s, begin_s = network_thread_cpu_s(), time.monotonic()
             before = open_sockets(server)
             server.kill(1)
             server.start(1)
             until(lambda: not before & open_sockets(server), "the closed ones are given up", 5.0)
+            network_s, begin_s = network_thread_cpu_s(), time.monotonic()
             until(lambda: time.monotonic() - begin_s > 1.0, "1 s", 10.0)
-            o10(network_thread_cpu_s() - network_s, time.monotonic() - begin_s)
+            rested(network_s, begin_s)
             sent.send().get(timeout=5)
             o1(sent.entries, logs_of(server))
 
