@@ -15,9 +15,11 @@ from math import inf, isclose
 
 from outlast.engine.messages import Gap
 from outlast.testing.simulation import Simulation
+from outlast.testing.wire import WireAttempt, WireRequest, attempts
 
 A_MOMENT_S = 1e-6
 PRODUCE, API_VERSIONS = 0, 18
+REQUEST_TIMED_OUT = 7
 LANES = ("open", "slow")
 MOST = {
     "open": 1,
@@ -104,18 +106,46 @@ def connections(sim: Simulation) -> Iterator[str]:
 
 
 def lanes(sim: Simulation) -> Iterator[str]:
-    """Produce requests go over lanes and nothing else does; the slow one has one at a time."""
+    """Produce requests go over lanes and nothing else does; nothing waits behind a stuck one."""
     roles = [connect.role for connect in sim.network.connects]  # `conn` counts from 1
-    free_s: dict[int, float] = {}  # slow lane → when its last request was over
+    last: dict[int, WireRequest] = {}  # slow lane → its last request
+    pairs = []
     for request in sim.network.requests:
         role = roles[request.conn - 1]
         if request.api_key != API_VERSIONS and (request.api_key == PRODUCE) != (role in LANES):
             yield f"at {request.sent_at} s API {request.api_key} goes over a {role} connection"
         if role == "slow" and request.api_key == PRODUCE:
-            if request.sent_at < free_s.get(request.conn, 0.0):
-                yield f"at {request.sent_at} s there is a second request in a slow lane"
-            ended_s = request.failed_at if request.answered_at is None else request.answered_at
-            free_s[request.conn] = inf if ended_s is None else ended_s
+            before = last.get(request.conn)
+            if before is not None and request.sent_at < _ended_s(before):
+                pairs.append((before, request))
+            last[request.conn] = request
+    if pairs:
+        yield from _behind_the_stuck(sim, pairs)
+
+
+def _ended_s(request: WireRequest) -> float:
+    ended_s = request.failed_at if request.answered_at is None else request.answered_at
+    return inf if ended_s is None else ended_s
+
+
+def _behind_the_stuck(
+    sim: Simulation, pairs: list[tuple[WireRequest, WireRequest]]
+) -> Iterator[str]:
+    """Requests sent over a slow lane while another was under way: all in both must be well."""
+    carried: dict[int, list[WireAttempt]] = {}
+    told: dict[tuple[str, int], list[tuple[float, int]]] = {}
+    for attempt in attempts(sim.network.requests):
+        carried.setdefault(id(attempt.request), []).append(attempt)
+        if attempt.code is not None and attempt.ended_at is not None:
+            told.setdefault(attempt.tp, []).append((attempt.ended_at, attempt.code))
+    for before, request in pairs:
+        for attempt in carried[id(before)] + carried[id(request)]:
+            known = [told_ for told_ in told.get(attempt.tp, ()) if told_[0] <= request.sent_at]
+            if known and max(known, key=lambda t: t[0])[1] == REQUEST_TIMED_OUT:
+                yield (
+                    f"at {request.sent_at} s a second request is under way in a slow lane, and "
+                    f"{attempt.tp[0]}-{attempt.tp[1]} is stuck"
+                )
 
 
 def _leftovers(sim: Simulation) -> Iterator[str]:
