@@ -33,6 +33,18 @@ class Follower(Protocol):
     def told(self, outcome: Told | BaseException) -> None: ...  # noqa: D102
 
 
+# of confluent_kafka.Producer.produce
+PRODUCE_ORDER = (
+    "topic",
+    "value",
+    "key",
+    "partition",
+    "callback",
+    "on_delivery",
+    "timestamp",
+    "headers",
+)
+
 Sending = Callable[[str, object, object, "int | None"], Follower]
 
 
@@ -48,11 +60,12 @@ def watched(producer: Any, sending: Sending) -> Any:
         return _WatchedAio(producer, sending)
     if callable(getattr(producer, "send", None)):
         return _WatchedSend(producer, sending)
-    if callable(getattr(producer, "produce", None)):
+    produce = getattr(producer, "produce", None)
+    if callable(produce) and not inspect.iscoroutinefunction(produce):
         return _WatchedProduce(producer, sending)
     raise TypeError(
-        f"{producer!r} has neither send() nor produce(); it may be a producer of outlast, "
-        "kafka-python, confluent-kafka or aiokafka. Others can use the ledger's sending()"
+        f"{producer!r} has neither send() nor produce() without await; it may be a producer of "
+        "outlast, kafka-python, confluent-kafka or aiokafka. Others can use the ledger's sending()"
     )
 
 
@@ -94,7 +107,14 @@ class _WatchedSend(_Watched):
         follower = self._sending(topic, key, value, partition)
         headers = [*(headers or ()), follower.header]
         try:
-            future = self._producer.send(topic, value, key, headers, partition, timestamp_ms)
+            future = self._producer.send(
+                topic,
+                value=value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
         except BaseException as error:
             follower.refused(error)
             raise
@@ -105,19 +125,16 @@ class _WatchedSend(_Watched):
 
 
 class _WatchedProduce(_Watched):
-    def produce(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        partition: int = -1,
-        callback: Any = None,
-        on_delivery: Any = None,
-        timestamp: int = 0,
-        headers: Any = None,
-    ) -> None:
-        follower = self._sending(topic, key, value, None if partition < 0 else partition)
-        told_too = on_delivery or callback
+    def produce(self, *args: Any, **keywords: Any) -> None:
+        given = self._by_name(args, keywords)
+        partition = given.get("partition", -1)
+        follower = self._sending(
+            given["topic"],
+            given.get("key"),
+            given.get("value"),
+            None if partition < 0 else partition,
+        )
+        told_too = given.pop("on_delivery", None) or given.pop("callback", None)
 
         def delivered(error: Any, message: Any) -> None:
             if error is None:
@@ -127,21 +144,24 @@ class _WatchedProduce(_Watched):
             if told_too is not None:
                 told_too(error, message)
 
-        pairs = headers.items() if isinstance(headers, dict) else headers or ()
+        headers = given.pop("headers", None) or ()
+        pairs = headers.items() if isinstance(headers, dict) else headers
         try:
             self._producer.produce(
-                topic,
-                value,
-                key,
-                partition,
-                on_delivery=delivered,
-                timestamp=timestamp,
-                headers=[*pairs, follower.header],
+                **given, on_delivery=delivered, headers=[*pairs, follower.header]
             )
         except BaseException as error:
             follower.refused(error)
             raise
         follower.taken()
+
+    def _by_name(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name; a SerializingProducer has them in another order."""
+        try:
+            signature = inspect.signature(self._producer.produce)
+        except ValueError:  # it is written in C
+            return {**dict(zip(PRODUCE_ORDER, args, strict=False)), **keywords}
+        return dict(signature.bind(*args, **keywords).arguments)
 
 
 class _WatchedAio(_Watched):
@@ -165,8 +185,8 @@ class _WatchedAio(_Watched):
         try:
             future = await self._producer.send(
                 topic,
-                value,
-                key,
+                value=value,
+                key=key,
                 partition=partition,
                 timestamp_ms=timestamp_ms,
                 headers=[*(headers or ()), follower.header],
