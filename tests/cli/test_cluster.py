@@ -242,6 +242,13 @@ def test_a_line_that_cannot_be_obeyed_ends_in_1_and_the_rest_is_done() -> None:
     assert "node 2" not in done.stdout
 
 
+def test_where_there_is_nothing_to_read_it_tells_how_to_go_without() -> None:
+    done = run()
+    assert done.exit_code == 0
+    assert "--no-prompt" in done.stdout
+    assert "--no-prompt" not in run(lines="status\n").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -85,10 +85,13 @@ def _typed() -> Iterator[str]:
 
 
 def _piped(console: Console) -> Iterator[str]:
+    line = None
     for line in sys.stdin:
         if line.strip():
             console.print(Text(PROMPT + line.strip(), "dim"))
         yield line
+    if line is None:
+        console.print("there was nothing to read; --no-prompt serves until it is interrupted")
 
 
 @contextlib.contextmanager
