@@ -254,6 +254,7 @@ class Report:
     """What came of it. `faults()` is empty when every promise was kept."""
 
     seed: int
+    topics: tuple[str, str]  # the safe one, the doomed one
     took_s: float = 0.0
     steps: list[Step] = field(default_factory=list)
     safe: dict[str, DeliveryVerdict] = field(default_factory=dict)
@@ -293,20 +294,29 @@ class Report:
                 "  " + " · ".join(kinds),
                 f"  deleted topic: acked {told} · failed or refused {gone}",
                 f"  charge {sum(self.charges.values())} · threads left {len(self.threads)}",
-                f"  gaps: {_times(self.gaps, lambda g: f'{g.cause.value} ({g.outcome.value})')}",
-                f"  stalls: {_times(self.stalls, lambda s: f'{s.lane} lane, {s.reason}')}",
+                *(_suffered("gaps", topic, self.gaps, _gap_kind) for topic in self.topics),
+                *(_suffered("stalls", topic, self.stalls, _stall_kind) for topic in self.topics),
                 *(f"  FAULT {fault}" for fault in self.faults()),
             ]
         )
 
 
-def _times(events: Sequence[Any], kind: Callable[[Any], str]) -> str:
-    """How many of each kind, and the longest."""
+def _gap_kind(gap: Gap) -> str:
+    return f"{gap.cause.value} ({gap.outcome.value if gap.outcome else 'open'})"
+
+
+def _stall_kind(stall: Stall) -> str:
+    return f"{stall.lane} lane, {stall.reason}"
+
+
+def _suffered(what: str, topic: str, events: Sequence[Any], kind: Callable[[Any], str]) -> str:
+    """How many of each kind on the topic, and the longest."""
     by_kind: dict[str, list[float]] = {}
     for event in events:
-        by_kind.setdefault(kind(event), []).append(event.duration_s)
+        if event.topic == topic:
+            by_kind.setdefault(kind(event), []).append(event.duration_s)
     parts = [f"{k}: {len(v)}, longest {max(v):.1f} s" for k, v in sorted(by_kind.items())]
-    return "; ".join(parts) or "none"
+    return f"  {what} on {topic}: {'; '.join(parts) or 'none'}"
 
 
 def soak(cluster: RealCluster, minutes: float, seed: int, *, say: Callable[[str], Any]) -> Report:
@@ -317,7 +327,7 @@ def soak(cluster: RealCluster, minutes: float, seed: int, *, say: Callable[[str]
     cluster.create_topic(safe, 4)
     cluster.create_topic(doomed, 3)
     begin_s = time.monotonic()
-    report = Report(seed)
+    report = Report(seed, (safe, doomed))
     clients = clients_for(cluster.bootstrap, safe, doomed, seed)
     deeds = Deeds(cluster, safe, doomed, random.Random(f"{seed}-deeds"))
     report.steps = deeds.done

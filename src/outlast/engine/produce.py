@@ -52,16 +52,21 @@ def build_request(batches: Sequence[Batch], *, acks: int, timeout_ms: int) -> An
 
 
 def read_answers(response: Any, batches: Iterable[Batch]) -> dict[tuple[str, int], Answer]:
-    """The answer of each partition by topic name; ids are resolved by what was asked for."""
+    """The answer of each partition by topic name; ids are resolved by what was asked for. One that
+    is named twice has none: who takes the last word may take a 0 that was another's.
+    """
     names = {batch.attempts[-1].topic_id: batch.topic for batch in batches if batch.attempts}
     by_id = response.API_VERSION >= 13
     endpoints = {n.node_id: (n.host, n.port) for n in response.node_endpoints or ()}
-    answers = {}
+    answers: dict[tuple[str, int], Answer] = {}
+    twice: set[tuple[str, int]] = set()
     for topic in response.responses or ():
         name = names.get(topic.topic_id) if by_id else topic.name
         if name is None:
             continue
         for p in topic.partition_responses or ():
+            if (name, p.index) in answers:
+                twice.add((name, p.index))
             leader = p.current_leader
             leader_id = leader.leader_id if leader is not None else -1
             answers[name, p.index] = Answer(
@@ -77,4 +82,6 @@ def read_answers(response: Any, batches: Iterable[Batch]) -> dict[tuple[str, int
                 leader_epoch=leader.leader_epoch if leader is not None else -1,
                 leader_endpoint=endpoints.get(leader_id),
             )
+    for tp in twice:
+        del answers[tp]
     return answers

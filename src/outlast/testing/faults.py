@@ -123,10 +123,13 @@ class Throttle(Fault):
 
 @dataclass(slots=True)
 class Garble(Fault):
-    """The answer's bytes are cut to `keep`, or byte `flip` is inverted (negative: from the end)."""
+    """The answer's bytes are cut to `keep`, or the bits `mask` of byte `flip` are inverted
+    (negative: from the end).
+    """
 
     keep: int | None = None
     flip: int | None = None
+    mask: int = 0xFF
 
     def spoil(self, frame: bytes) -> bytes:
         """The answer as it goes out."""
@@ -134,7 +137,7 @@ class Garble(Fault):
             return frame[: self.keep]
         spoilt = bytearray(frame)
         if self.flip is not None and -len(spoilt) <= self.flip < len(spoilt):
-            spoilt[self.flip] ^= 0xFF
+            spoilt[self.flip] ^= self.mask
         return bytes(spoilt)
 
 
