@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 
@@ -109,9 +108,9 @@ class TestB14:
         o9(sim, 1.0, 3.5)
         wire = [a for a in attempts_of(sim, 0) if 1.0 <= a.sent_at < 3.5]
         asked = metadata_times(sim)
-        for earlier, later in pairwise(wire):  # the very first repeats go out sooner (S6)
-            if later.sent_at - earlier.ended_at >= sim.settings.retry_backoff_s:
-                assert any(earlier.sent_at <= s <= later.sent_at for s in asked)
+        stale_s = 2 * 1.2 * sim.settings.retry_backoff_s  # both clocks vary by a fifth
+        for later in wire[1:]:  # no retry goes by old news
+            assert any(later.sent_at - stale_s <= s <= later.sent_at for s in asked)
         o12(sim, [T0])
 
     def test_b14_a_small_count_of_retries_is_not_used_up_by_an_election(self) -> None:
@@ -123,9 +122,7 @@ class TestB14:
     @staticmethod
     def deny_for_2500_ms(sim: Simulation) -> None:
         sim.send_every(0, 0.02, 250)
-        sim.fault(
-            Error(NOT_LEADER, node=1, topic="t", partition=0, after_s=1.0, until_s=3.5, hint=None)
-        )
+        sim.fault(Error(NOT_LEADER, node=1, topic="t", partition=0, after_s=1.0))
         sim.at(3.5, lambda: sim.move_leader(0, 2, deny_s=0.0))
 
 
