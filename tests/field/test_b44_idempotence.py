@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 from kafka import TopicPartition
 
 from outlast.engine.messages import Outcome
 from outlast.errors import error_for
-from outlast.testing.faults import CutAfter, CutBefore, Error, ForgetProducer, LoseResponse
-from outlast.testing.network import NetworkSettings
+from outlast.testing.faults import (
+    CutAfter,
+    CutBefore,
+    Error,
+    ErrorAfter,
+    Fault,
+    ForgetProducer,
+    LoseResponse,
+)
 from tests.field.oracles import c1, c3, logs_of, o4, o5, o11
-from tests.field.wire import INIT_PRODUCER_ID, PRODUCE, all_delivered, restarts, send_some, sent
+from tests.field.wire import (
+    FAR,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    all_delivered,
+    restarts,
+    send_some,
+    sent,
+)
 from tests.sim.stories import attempts_of
 
-NOT_LEADER, UNKNOWN_PRODUCER_ID, OUT_OF_ORDER = 6, 59, 45
+NOT_LEADER, TIMED_OUT, OUT_OF_ORDER, UNKNOWN_PRODUCER_ID = 6, 7, 45, 59
 
 
 def forget(sim, answer: int | None) -> None:
@@ -32,7 +48,7 @@ def forget(sim, answer: int | None) -> None:
 
 @pytest.mark.parametrize("answer", [UNKNOWN_PRODUCER_ID, OUT_OF_ORDER, None])
 def test_b44_a_broker_that_forgot_the_producer_costs_one_restart(answer: int | None) -> None:
-    sim = c1(44, 2)
+    sim = c1(44, 2, network=FAR, batch_size=0)
     for partition in (0, 1):
         send_some(sim, 10, partition)
     sim.run_until(sim.all_settled)
@@ -47,7 +63,7 @@ def test_b44_a_broker_that_forgot_the_producer_costs_one_restart(answer: int | N
 
 def test_b45_only_the_partition_that_failed_takes_a_new_epoch() -> None:
     """Some of the others are idle, some have a batch in flight."""
-    sim = c3(45, 6)
+    sim = c3(45, 6, network=FAR)
     for partition in range(6):
         send_some(sim, 3, partition)
     sim.run_until(sim.all_settled)
@@ -71,27 +87,41 @@ def test_b45_only_the_partition_that_failed_takes_a_new_epoch() -> None:
     assert [len(begun[p]) for p in range(1, 6)] == [1] * 5
 
 
-@pytest.mark.parametrize("blocks", [False, True], ids=["2 to 5 are acked", "2 to 5 wait as well"])
-def test_b48_no_sixth_batch_goes_out_before_the_first_is_settled(blocks: bool) -> None:
-    sim = c1(48, linger_ms=0, batch_size=0, ack_wait_ms=500)
+UNANSWERED = [
+    lambda: LoseResponse(api=PRODUCE, times=1, blocks=False),
+    lambda: LoseResponse(api=PRODUCE, times=1),
+    lambda: ErrorAfter(TIMED_OUT, topic="t", partition=0, times=1),
+]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    UNANSWERED,
+    ids=["its answer is lost", "all answers are lost", "appended, and timed out"],
+)
+def test_b48_no_sixth_batch_goes_out_before_the_first_is_settled(
+    fault: Callable[[], Fault],
+) -> None:
+    """The broker remembers five: a sixth would make it forget the first."""
+    sim = c1(48, network=FAR, linger_ms=0, batch_size=0)
     send_some(sim, 1)
     sim.run_until(sim.all_settled)
-    lost = LoseResponse(api=PRODUCE, times=1, blocks=blocks)
-    sim.fault(lost)
+    once = fault()
+    sim.fault(once)
     send_some(sim, 15)
     all_delivered(sim, 10.0)
-    assert lost.used == 1
+    assert once.used == 1
     settled_at = [entry.settled_at for entry in sim.ledger.entries]
     for batch in sent(sim):
-        first = max(batch.base_sequence - 5, 0)
         if batch.base_sequence >= 6:
+            first = batch.base_sequence - 5
             assert settled_at[first] <= batch.request.sent_at, f"{first} was open"
-    assert len(attempts_of(sim, 0)) <= 16 + 5
+    assert sum(1 for _ in sent(sim)) <= 16 + 5
 
 
 def test_b49_a_batch_is_the_same_in_every_attempt() -> None:
     """The connection is cut behind an append twice a second, while new records arrive."""
-    sim = c1(49)
+    sim = c1(49, network=FAR)
     sim.send_every(0, 0.002, 3000)
     cuts = [CutAfter(api=PRODUCE, times=1, after_s=0.5 * turn) for turn in range(1, 13)]
     for cut in cuts:
@@ -110,8 +140,7 @@ def test_b51_an_ack_behind_a_refused_batch_does_not_stand_for_it() -> None:
     """The first of five is refused; the broker forgets the producer and takes the second. (Order
     is lost with that, and nothing else.)
     """
-    far = NetworkSettings(latency_s=(0.02, 0.02))
-    sim = c3(51, 1, network=far, linger_ms=0, batch_size=0)
+    sim = c3(51, 1, network=FAR, linger_ms=0, batch_size=0)
     send_some(sim, 1)
     sim.run_until(sim.all_settled)
     refused = Error(NOT_LEADER, topic="t", partition=0, times=1)
@@ -137,7 +166,7 @@ def test_b51_a_fresh_producer_meets_a_move_at_its_first_batches() -> None:
 
 def test_b52_a_broker_that_comes_and_goes_costs_nothing() -> None:
     """Five times: refused, its leaders move, it is back, they move back with cuts and refusals."""
-    sim = c3(52, 12)
+    sim = c3(52, 12, network=FAR)
     sim.send_every(None, 0.04, 925)
     led = [p for p in range(12) if sim.leader(p) == 2]
 
@@ -197,7 +226,7 @@ def test_b55_trouble_with_the_producer_id_passes() -> None:
 
 def test_b56_two_of_three_brokers_freeze_and_thaw_ten_times() -> None:
     """Every record that is missing belongs to a future that failed."""
-    sim = c3(56, 6, delivery_timeout_ms=3000)
+    sim = c3(56, 6, network=FAR, delivery_timeout_ms=3000)
     for partition in range(6):
         sim.send_every(partition, 0.15, 430)
     for turn in range(10):

@@ -7,7 +7,7 @@ import pytest
 from outlast.engine.messages import Cause
 from outlast.testing.faults import CutAfter, Error, Slow
 from tests.field.oracles import D_MINUS, c1, c3, logs_of, o2, o4, o8
-from tests.field.wire import PRODUCE, all_delivered, sent
+from tests.field.wire import FAR, PRODUCE, all_delivered, sent
 from tests.sim.stories import attempts_of
 
 NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
@@ -19,7 +19,7 @@ NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
     ids=["idempotent, 5 in flight", "not idempotent, 1 in flight"],
 )
 def test_b58_order_is_kept_through_any_mix_of_retries(options: dict) -> None:
-    sim = c3(58, **options)
+    sim = c3(58, network=FAR, **options)
     for partition in range(3):
         sim.send_every(partition, 0.01, 600)
 

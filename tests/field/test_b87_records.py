@@ -17,6 +17,7 @@ from outlast.observe.prometheus import PrometheusObserver
 from outlast.testing.faults import Error
 from tests.facade.test_producer import Made, make  # noqa: F401 - a fixture
 from tests.field.oracles import D, c3, o3, o11
+from tests.field.wire import nothing_kept
 from tests.tcp.stories import TOPIC, calm_cluster, warm_producer
 from tests.tcp.truth import metadata_requests
 
@@ -190,6 +191,7 @@ def test_b96_expired_records_are_in_the_numbers_and_an_open_gap_is_seen() -> Non
             assert (gap.partition, gap.trigger, gap.ended_by) == (0, "NOT_ENOUGH_REPLICAS", None)
             seen_s = count("outlast_partition_gap_seconds_total", topic="t", partition="0")
             assert seen_s == pytest.approx(sim.now - gap.begin_s, abs=1.1)
+    nothing_kept(sim)
     sim.check()
     o3(sim.ledger.entries, {**D, "delivery_timeout_ms": 5000})
     [gap] = sim.gaps()

@@ -11,11 +11,14 @@ from kafka.protocol.producer import ProduceRequest
 
 from outlast.engine.messages import PartitionRestarted
 from outlast.testing.application import SimFuture
+from outlast.testing.network import NetworkSettings
 from outlast.testing.simulation import Simulation
 from outlast.testing.wire import WireRequest
 from tests.field.oracles import logs_of, o1, o4
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
+FAR = NetworkSettings(latency_s=(0.010, 0.012))
+"""Far enough that several batches are under way when something happens to one."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,14 @@ def send_some(sim: Simulation, count: int, partition: int | None = 0) -> list[Si
 
 
 def all_delivered(sim: Simulation, timeout_s: float = 60.0) -> None:
-    """Run to the end: O1 and O4, and the simulator's own judgement."""
+    """Run to the end: O1, O4, an empty buffer, and the simulator's own judgement."""
     sim.run_until(sim.all_settled, timeout_s)
+    nothing_kept(sim)
     sim.check()
     o1(sim.ledger.entries, logs_of(sim))
     o4(sim.ledger.entries, logs_of(sim))
+
+
+def nothing_kept(sim: Simulation) -> None:
+    """The end of O7: the buffer is empty once all is settled."""
+    assert sim.sender.health(sim.now).buffer_bytes == 0
