@@ -238,9 +238,11 @@ def test_c11_c12_unknown_partition_topic_and_id(bench):
     assert bench.produced(leader, version=13).result == (0, 0)
 
 
-def test_c13_not_leader_comes_before_the_record_checks(bench):
+def test_c13_not_leader_comes_before_the_checks_of_the_batch_and_after_those_of_the_format(bench):
     follower = bench.connect(2)
-    assert result(bench, follower, b"nonsense").result == (6, -1)
+    bad_crc = patched(make_batch(), 17, ">I", 1, crc=False)
+    assert result(bench, follower, bad_crc).result == (6, -1)
+    assert result(bench, follower, b"nonsense").result == (87, -1)
 
 
 def test_s4_c15_below_min_isr_after_the_append_gets_7_or_0_never_20(make_bench):

@@ -134,7 +134,8 @@ def serve_metadata(cluster: MockCluster, node: Node, exchange: Exchange, now: fl
         topics = [_topic(cluster, node, name, now, unlisted) for name in view.topics]
     else:
         may_create = exchange.version < 4 or request.allow_auto_topic_creation
-        topics = [_wanted_topic(cluster, node, w, now, unlisted, may_create) for w in wanted]
+        once = {(w.topic_id or NO_ID, w.name): w for w in wanted}.values()  # as a broker does
+        topics = [_wanted_topic(cluster, node, w, now, unlisted, may_create) for w in once]
     broker = MetadataResponse.MetadataResponseBroker
     brokers = [
         broker(node_id=n, host=cluster.addresses[n][0], port=cluster.addresses[n][1], rack=None)

@@ -4,7 +4,7 @@ Consumers see a log up to its high watermark and only at the leader, as the node
 A Fetch that finds fewer than `min_bytes` waits, up to `max_wait_ms`, for the high watermark to
 move or the leadership to change; its connection waits with it.
 
-Fetch 4–17: whole batches, as they lie in the log; always the whole answer (no incremental ones,
+Fetch 4–18: whole batches, as they lie in the log; always the whole answer (no incremental ones,
 which a broker may decline); hints from 12, endpoints from 16.
 ListOffsets 1–10: earliest, latest, the highest timestamp, the first at or after a timestamp.
 OffsetForLeaderEpoch 2–4: where an epoch ends.
@@ -435,7 +435,7 @@ def _uncommitted(topic_class: Any, partition_class: Any, topics: Any) -> list[An
     ]
 
 
-HANDLERS[FETCH] = Handler(FetchRequest, (4, 17), serve_fetch)
+HANDLERS[FETCH] = Handler(FetchRequest, (4, 18), serve_fetch)
 HANDLERS[LIST_OFFSETS] = Handler(ListOffsetsRequest, (1, 10), serve_list_offsets)
 HANDLERS[OFFSET_FETCH] = Handler(OffsetFetchRequest, (1, 9), serve_offset_fetch)
 HANDLERS[FIND_COORDINATOR] = Handler(FindCoordinatorRequest, (0, 6), serve_find_coordinator)

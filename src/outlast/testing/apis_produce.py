@@ -1,8 +1,9 @@
 """Produce 3–13 (0–2 are listed and closed, as Kafka 4 does): the heart of the judge.
 
-The order of checks is a real broker's: acks → topic, partition, id (3, 100) → leader (6) → enough
-in-sync replicas for acks=all (19, before the duplicate check: S5) → format, CRC, size, records
-(87, 2, 10, 32, 76, −1) → epoch (47) → duplicate (0) → sequence (45) → append → wait (0, 7, 6, 3).
+The order of checks is a real broker's: what spoils the whole request (2, −1, 53) → topic,
+partition, id (3, 100) → format (87, 2, 76) → acks (21) → leader (6) → enough in-sync replicas for
+acks=all (19, before the duplicate check: S5) → size, CRC, records (87, 10, 2, 32, −1) → epoch (47)
+→ duplicate (0) → sequence (45) → append → wait (0, 7, 6, 3).
 
 Waiting: acks=all is answered when the high watermark passes the batch, a repeat of an earlier one
 included (B4). Otherwise 7 at the request's own `timeout_ms`, 6 when leadership is lost, 3 when the
@@ -38,7 +39,9 @@ from outlast.testing.batches import (
     Refusal,
     StoredBatch,
     check_batch,
+    check_format,
     read_header,
+    refuse_request,
 )
 from outlast.testing.cluster_settings import draw
 from outlast.testing.faults import Error, ErrorAfter, ForgetProducer, strike
@@ -103,6 +106,11 @@ class Part:
         self.code = self.record.error_code = code
         self.offset = self.record.base_offset = offset
 
+    def refuse(self, refusal: Refusal) -> None:
+        """Nothing is appended, and why."""
+        self.refusal = refusal
+        self.settle(refusal.code)
+
 
 def receive_produce(cluster: MockCluster, exchange: Exchange) -> None:
     """Read headers on receipt, so that the request log knows also what is never served."""
@@ -123,13 +131,14 @@ def serve_produce(
     """Append what may be appended; answer now, later, or never."""
     parts: list[Part] = exchange.produce
     acks = exchange.request.acks
-    if any(part.raw is None for part in parts):
+    pending = PendingProduce(cluster, exchange, _last_of_each(parts, exchange.version))
+    refusal = _refusal_of_all(parts, exchange.request.transactional_id)
+    if refusal is None and any(part.raw is None for part in parts):
         exchange.connection.stuck = True
         return NO_ANSWER
-    pending = PendingProduce(cluster, exchange, _last_of_each(parts, exchange.version))
     for part in pending.parts:
-        if acks not in (-1, 0, 1):
-            part.settle(INVALID_REQUIRED_ACKS)
+        if refusal is not None:
+            part.refuse(refusal)
         else:
             _produce(cluster, node, exchange, part, pending, now)
     if acks == 0:
@@ -142,6 +151,16 @@ def serve_produce(
     slack_s = draw(cluster.settings.timeout_slack_s, cluster.rng)
     pending.timer = node.at(now + timeout_s + slack_s, pending.time_out)
     return DEFERRED
+
+
+def _refusal_of_all(parts: list[Part], transactional_id: str | None) -> Refusal | None:
+    """Why nothing of the request is even looked at."""
+    for part in parts:
+        if part.raw is not None:
+            refusal = refuse_request(part.raw, transactional_id)
+            if refusal is not None:
+                return refusal
+    return None
 
 
 def _last_of_each(parts: list[Part], version: int) -> list[Part]:
@@ -162,14 +181,19 @@ def _produce(
     pending: PendingProduce,
     now: float,
 ) -> None:
+    acks = exchange.request.acks
+    if not (_is_known(node, exchange, part) and _is_well_formed(part, exchange.version)):
+        return
+    if acks not in (-1, 0, 1):
+        part.settle(INVALID_REQUIRED_ACKS)
+        return
     replica = _find_leader(cluster, node, exchange, part, now)
     if replica is None:
         return
-    acks = exchange.request.acks
     if acks == -1 and len(replica.state.isr) < replica.min_isr:
         part.settle(NOT_ENOUGH_REPLICAS)
         return
-    batch = _append(cluster, node, exchange, part, replica, now)
+    batch = _append(cluster, node, part, replica, now)
     if batch is None:
         return
     part.log_append_time_ms = batch.log_append_time_ms
@@ -184,21 +208,39 @@ def _produce(
         pending.wait(part, replica, batch, done)
 
 
+def _is_known(node: Node, exchange: Exchange, part: Part) -> bool:
+    """Does this node know the partition? Otherwise the part is settled."""
+    by_id = exchange.version >= TOPIC_ID_VERSION
+    if by_id:
+        part.topic = node.view.names.get(part.topic_id, "")
+    known = node.view.topics.get(part.topic)
+    if known is not None and part.record.partition in known[1]:
+        return True
+    unknown_id = by_id and not part.topic
+    part.settle(UNKNOWN_TOPIC_ID if unknown_id else UNKNOWN_TOPIC_OR_PARTITION)
+    return False
+
+
+def _is_well_formed(part: Part, version: int) -> bool:
+    """Is there one batch, and no more? Otherwise the part is settled."""
+    assert part.raw is not None
+    end = check_format(part.raw, version)
+    if isinstance(end, Refusal):
+        part.refuse(end)
+        return False
+    if end < len(part.raw):
+        part.raw = part.raw[:end]
+    return True
+
+
 def _find_leader(
     cluster: MockCluster, node: Node, exchange: Exchange, part: Part, now: float
 ) -> Replica | None:
     """The replica to append to, if this node leads; otherwise the part is settled."""
-    by_id = exchange.version >= TOPIC_ID_VERSION
-    if by_id:
-        part.topic = node.view.names.get(part.topic_id, "")
     index = part.record.partition
-    known = node.view.topics.get(part.topic)
-    if known is None or index not in known[1]:
-        unknown_id = by_id and not part.topic
-        part.settle(UNKNOWN_TOPIC_ID if unknown_id else UNKNOWN_TOPIC_OR_PARTITION)
-        return None
+    topic_id = node.view.topics[part.topic][0].topic_id
     replica = node.replicas.get((part.topic, index))
-    if replica is None or not replica.leading or replica.topic_id != known[0].topic_id:
+    if replica is None or not replica.leading or replica.topic_id != topic_id:
         part.settle(NOT_LEADER_OR_FOLLOWER)
         return None
     fault = _strike(cluster, Error, node, exchange, part, now)
@@ -215,7 +257,6 @@ def _find_leader(
 def _append(
     cluster: MockCluster,
     node: Node,
-    exchange: Exchange,
     part: Part,
     replica: Replica,
     now: float,
@@ -224,11 +265,10 @@ def _append(
     settings, raw, header = cluster.settings, part.raw, part.header
     assert raw is not None
     rules = node.view.topics[part.topic][0].rules
-    part.refusal = check_batch(
-        raw, header, rules, settings, exchange.version, now, exchange.request.transactional_id
-    )
-    if part.refusal is not None:
-        part.settle(part.refusal.code)
+    place = f"{part.topic}-{part.record.partition}"
+    refusal = check_batch(raw, header, rules, settings, now, place)
+    if refusal is not None:
+        part.refuse(refusal)
         return None
     assert header is not None
     if header.producer_id >= 0:

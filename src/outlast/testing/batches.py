@@ -2,17 +2,19 @@
 
 Rules: the produce path reads the header and the checksum and never a record, unless a topic or a
 setting asks for it; and nothing here trusts a byte. The checks come in the order a real broker
-was seen to make them (docs/kafka-facts.md, "Order of checks"); who may append (leader, in-sync
-replicas) and sequence numbers are not their business.
+was seen to make them (docs/contract.md): the whole request (`refuse_request`), the partition's
+format (`check_format`, before anybody asks who leads), the batch (`check_batch`). Who may append
+(leader, in-sync replicas) and sequence numbers are not their business.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.util import calc_crc32c
 
@@ -21,6 +23,7 @@ from outlast.testing.request_log import LogRecord
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 MAGIC_AT, CRC_AT, CRC_FROM, ATTRIBUTES_AT, MAX_TIMESTAMP_AT = 16, 17, 21, 21, 35
+LENGTH, LENGTH_AT, SMALLEST_LENGTH = struct.Struct(">i"), 8, 14  # 14: the oldest format's
 LOG_OVERHEAD = 12  # base offset and length come before what the length counts
 
 CODEC_BITS, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, CONTROL_BIT = 0x07, 0x08, 0x10, 0x20
@@ -28,6 +31,14 @@ ZSTD = 4
 ZSTD_PRODUCE_VERSION = 7
 TIMESTAMP_AFTER_MAX_MS = 3_600_000  # message.timestamp.after.max.ms (S15)
 SEQUENCES = 1 << 31
+INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
+DECODERS: dict[int, Callable[[bytes], Any]] = {
+    1: gzip_decode,
+    2: snappy_decode,
+    3: lz4_decode,
+    ZSTD: zstd_decode,
+}
+REJECTED = "One or more records have been rejected due to"
 
 UNKNOWN_SERVER_ERROR = -1
 CORRUPT_MESSAGE = 2
@@ -160,64 +171,92 @@ def read_header(raw: bytes) -> BatchHeader | None:
     return BatchHeader._make(HEADER.unpack_from(raw))
 
 
+def refuse_request(raw: bytes, transactional_id: str | None) -> Refusal | None:
+    """What spoils the whole request, not only this partition: a broker looks at the first batch of
+    each partition, for the transactional bit, before it does anything else.
+    """
+    end = _frame_end(raw, 0)
+    if isinstance(end, Refusal):
+        return end
+    transactional = end is not None and raw[MAGIC_AT] == 2 and raw[ATTRIBUTES_AT + 1]
+    if transactional and transactional & TRANSACTIONAL_BIT and transactional_id is None:
+        return Refusal(INVALID_TXN_STATE_WITHOUT_ID)
+    return None
+
+
+def check_format(raw: bytes, version: int) -> Refusal | int:
+    """Where the partition's only batch ends, or why that is none. What follows it is dropped if it
+    cannot be the head of another one.
+    """
+    end = _frame_end(raw, 0)
+    if isinstance(end, Refusal):
+        return Refusal(end.code)
+    if end is None or raw[MAGIC_AT] != 2:
+        return Refusal(INVALID_RECORD)
+    if raw[ATTRIBUTES_AT + 1] & CODEC_BITS == ZSTD and version < ZSTD_PRODUCE_VERSION:
+        return Refusal(UNSUPPORTED_COMPRESSION_TYPE)
+    if len(raw) - end >= LOG_OVERHEAD:
+        second = _frame_end(raw, end)
+        if second is not None:
+            return Refusal(second.code if isinstance(second, Refusal) else INVALID_RECORD)
+    return end
+
+
+def _frame_end(raw: bytes, start: int) -> int | Refusal | None:
+    """Where the batch at `start` ends; None: not all of it is there; or why nobody can tell."""
+    left = len(raw) - start
+    if left < LOG_OVERHEAD:
+        return None
+    (length,) = LENGTH.unpack_from(raw, start + LENGTH_AT)
+    if length < SMALLEST_LENGTH:
+        text = f"Record size {length} is less than the minimum record overhead ({SMALLEST_LENGTH})"
+        return Refusal(CORRUPT_MESSAGE, text)
+    if left <= MAGIC_AT:
+        return None
+    if raw[start + MAGIC_AT] > 2:
+        (magic,) = struct.unpack_from(">b", raw, start + MAGIC_AT)
+        return Refusal(CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
+    if length > INT_MAX - LOG_OVERHEAD:
+        return Refusal(UNKNOWN_SERVER_ERROR)  # a broker's sum overflows
+    return start + LOG_OVERHEAD + length if LOG_OVERHEAD + length <= left else None
+
+
 def check_batch(
     raw: bytes,
     header: BatchHeader | None,
     rules: TopicRules,
     settings: ClusterSettings,
-    version: int,
     now: float,
-    transactional_id: str | None = None,
+    place: str = "",
 ) -> Refusal | None:
-    """What is wrong with one partition's record data; None if it may be appended."""
-    if header is None:
-        return Refusal(_code_of_fragment(raw))
-    return (
-        _check_format(raw, header, version, transactional_id)
-        or _check_bytes(raw, header, rules, settings)
-        or _check_records(raw, header, rules, settings, now)
+    """What is wrong with a batch of good format; None if it may be appended. `place` is its topic
+    and partition, for the texts.
+    """
+    if header is None or len(raw) < HEADER.size:
+        return Refusal(CORRUPT_MESSAGE)
+    return _check_header(raw, header, rules, settings) or _check_records(
+        raw, header, rules, settings, now, place
     )
 
 
-def _code_of_fragment(raw: bytes) -> int:
-    if len(raw) > MAGIC_AT and raw[MAGIC_AT] > 2:
-        return CORRUPT_MESSAGE
-    return INVALID_RECORD
-
-
-def _check_format(
-    raw: bytes, header: BatchHeader, version: int, transactional_id: str | None
+def _check_header(
+    raw: bytes, header: BatchHeader, rules: TopicRules, settings: ClusterSettings
 ) -> Refusal | None:
-    attributes = header.attributes
-    codec = attributes & CODEC_BITS
-    if header.magic not in (0, 1, 2):
+    if header.base_offset != 0:
+        return Refusal(INVALID_RECORD)
+    if len(raw) > rules.max_message_bytes:
+        return Refusal(MESSAGE_TOO_LARGE)
+    if settings.check_crc and calc_crc32c(memoryview(raw)[CRC_FROM:]) != header.crc:
         return Refusal(CORRUPT_MESSAGE)
+    if header.attributes & CODEC_BITS > ZSTD:
+        return Refusal(UNKNOWN_SERVER_ERROR)
     if (
-        header.magic < 2
-        or header.length + LOG_OVERHEAD != len(raw)  # truncated, or more than one batch
-        or header.base_offset != 0
-        or header.record_count <= 0
+        header.record_count <= 0
         or header.record_count != header.last_offset_delta + 1
-        or attributes & CONTROL_BIT
+        or header.attributes & CONTROL_BIT
         or (header.producer_id >= 0 and header.base_sequence < 0)
     ):
         return Refusal(INVALID_RECORD)
-    if attributes & TRANSACTIONAL_BIT and transactional_id is None:
-        return Refusal(INVALID_TXN_STATE_WITHOUT_ID)
-    if codec == ZSTD and version < ZSTD_PRODUCE_VERSION:
-        return Refusal(UNSUPPORTED_COMPRESSION_TYPE)
-    return None
-
-
-def _check_bytes(
-    raw: bytes, header: BatchHeader, rules: TopicRules, settings: ClusterSettings
-) -> Refusal | None:
-    if settings.check_crc and calc_crc32c(memoryview(raw)[CRC_FROM:]) != header.crc:
-        return Refusal(CORRUPT_MESSAGE)
-    if len(raw) > rules.max_message_bytes:
-        return Refusal(MESSAGE_TOO_LARGE)
-    if header.attributes & CODEC_BITS > ZSTD:
-        return Refusal(UNKNOWN_SERVER_ERROR)
     return None
 
 
@@ -227,29 +266,60 @@ def _check_records(
     rules: TopicRules,
     settings: ClusterSettings,
     now: float,
+    place: str,
 ) -> Refusal | None:
-    too_new_ms = None
+    now_ms = latest_ms = None
     if settings.unix_offset_s is not None and not rules.log_append_time:
-        too_new_ms = int((now + settings.unix_offset_s) * 1000) + TIMESTAMP_AFTER_MAX_MS
-    may_be_too_new = too_new_ms is not None and header.max_timestamp > too_new_ms
-    if not (may_be_too_new or rules.compacted or settings.check_records):
+        now_ms = int((now + settings.unix_offset_s) * 1000)
+        latest_ms = now_ms + TIMESTAMP_AFTER_MAX_MS
+    may_be_late = latest_ms is not None and header.max_timestamp > latest_ms
+    if not (may_be_late or rules.compacted or settings.check_records):
         return None
-    try:
-        records = list(DefaultRecordBatch(raw))
-    except Exception:  # whatever the decoder makes of bytes that are no records (S16)
-        return Refusal(UNKNOWN_SERVER_ERROR)
-    if too_new_ms is not None and may_be_too_new:
-        text = f"Timestamp is later than the limit {too_new_ms}"
-        late = tuple((i, text) for i, r in enumerate(records) if r.timestamp > too_new_ms)
+    records = _decoded(raw, header)
+    if isinstance(records, Refusal):
+        return records
+    if now_ms is not None and latest_ms is not None and may_be_late:
+        allowed = f"[{now_ms - LONG_MAX}, {latest_ms}]"
+        late = tuple(
+            (
+                index,
+                f"Timestamp {record.timestamp} of message with offset {index} is out of range. "
+                f"The timestamp should be within {allowed}",
+            )
+            for index, record in enumerate(records)
+            if record.timestamp > latest_ms
+        )
         if late:
-            return Refusal(INVALID_TIMESTAMP, "Timestamps are out of range", late)
+            return Refusal(INVALID_TIMESTAMP, f"{REJECTED} invalid timestamp", late)
     if rules.compacted:
-        text = "Compacted topic cannot accept message without key"
-        keyless = tuple((i, text) for i, r in enumerate(records) if r.key is None)
+        text = f"Compacted topic cannot accept message without key in topic partition {place}"
+        keyless = tuple((i, text) for i, record in enumerate(records) if record.key is None)
         if keyless:
-            shown = ", ".join(str(index) for index, _ in keyless[:3])
-            return Refusal(INVALID_RECORD, f"Records without key: {shown}", keyless)
+            return Refusal(INVALID_RECORD, _rejected(keyless), keyless)
     return None
+
+
+def _decoded(raw: bytes, header: BatchHeader) -> list[Any] | Refusal:
+    """The records. What cannot be decompressed and what is no record differ (S16)."""
+    unzip = DECODERS.get(header.attributes & CODEC_BITS)
+    try:
+        if unzip is not None:
+            unzip(raw[HEADER.size :])
+    except Exception:  # whatever the decoder makes of such bytes
+        return Refusal(UNKNOWN_SERVER_ERROR)
+    try:
+        return list(DefaultRecordBatch(raw))
+    except Exception:  # likewise
+        return Refusal(INVALID_RECORD)
+
+
+def _rejected(errors: Sequence[tuple[int, str]]) -> str:
+    """A broker's words for bad records; it names three of them at most."""
+    shown = ", ".join(f"RecordError(batchIndex={i}, message='{text}')" for i, text in errors[:3])
+    return (
+        f"{REJECTED} {len(errors)} record errors in total, and only showing the first three errors "
+        f"at most: [{shown}]"
+    )
 
 
 def _with_append_time(raw: bytes, header: BatchHeader, time_ms: int) -> bytes:
