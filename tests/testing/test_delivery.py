@@ -118,6 +118,19 @@ def test_sends_that_overlap_have_no_order(
     assert world.verdict()
 
 
+def test_each_producer_has_its_own_order(cluster: MockCluster) -> None:
+    ledger = DeliveryLedger()
+    servers = cluster.bootstrap_servers
+    slow = ledger.watch(outlast.KafkaProducer(bootstrap_servers=servers, linger_ms=60_000))
+    quick = ledger.watch(outlast.KafkaProducer(bootstrap_servers=servers))
+    slow.send("orders", b"first", partition=0)
+    quick.send("orders", b"second", partition=0).get(timeout=20)
+    slow.close()
+    quick.close()
+    assert [r.value for r in cluster.records("orders", 0)] == [b"second", b"first"]
+    assert ledger.verdict(cluster)
+
+
 def test_each_partition_has_its_own_order(world: World) -> None:
     first, second = world.send(), world.send()
     world.ledger.acked(second, 1, world.append(second, 1))

@@ -8,9 +8,10 @@
     assert verdict, verdict
 
 Theory. A record is known again by a header that the ledger adds, so values may be anything and
-topics may hold other records. *Reordered* is judged without a guess: of two records of a partition
-the first must lie before the second if its send had returned before the other was called; of sends
-that overlap, in two threads, nothing is demanded. Only acknowledged records have their place.
+topics may hold other records. *Reordered* is judged without a guess: of two records that one
+producer was given for a partition the first must lie before the second if its send had returned
+before the other was called; of sends that overlap, in two threads, or of two producers nothing is
+demanded. Only acknowledged records have their place.
 
 (`testing.ledger` is the simulator's: it knows the engine's every step, and generates the values.)
 
@@ -25,6 +26,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -51,6 +53,7 @@ class SentRecord:
     key: object
     value: object
     partition: int | None
+    producer: int = 0  # which of those that the ledger watches, counted from 1
     state: str = "open"
     offset: int | None = None
     error: BaseException | None = None
@@ -72,7 +75,8 @@ class DeliveryVerdict:
         sent, acked, failed: how many records; `failed` counts refused sends, too.
         lost: acknowledged, and in no log.
         duplicated: more than once in the logs.
-        reordered: acknowledged, and behind a record whose send began after theirs had returned.
+        reordered: acknowledged, and behind a record of the same producer whose send began after
+            theirs had returned.
         misplaced: acknowledged, and in the log, but not at the partition and offset that was told.
         contradicted: told not to be written (a send that raised, or an `outlast.DeliveryError` of
             outcome *never sent* or *not accepted*), and yet in a log.
@@ -129,6 +133,7 @@ class DeliveryLedger:
         self._ticks = itertools.count()
         self._changed = threading.Condition()
         self._open = 0
+        self._producers = itertools.count(1)
 
     def __repr__(self) -> str:
         return f"<DeliveryLedger records={len(self.records)} open={self._open}>"
@@ -145,16 +150,23 @@ class DeliveryLedger:
         Raises:
             TypeError: it is none of these.
         """
-        return watched(producer, self._sending)
+        return watched(producer, partial(self._sending, next(self._producers)))
 
     def sending(
-        self, topic: str, *, key: object = None, value: object = None, partition: int | None = None
+        self,
+        topic: str,
+        *,
+        key: object = None,
+        value: object = None,
+        partition: int | None = None,
+        producer: int = 0,
     ) -> tuple[SentRecord, tuple[str, bytes]]:
         """For producers that `watch` does not know: a record is about to be sent. Send it with the
         header that this returns, then call `taken` or `refused`, and `acked` or `failed` later.
+        Give producers numbers of your own if there are several: each keeps its own order.
         """
         with self._changed:
-            record = SentRecord(len(self.records), topic, key, value, partition)
+            record = SentRecord(len(self.records), topic, key, value, partition, producer)
             record.called = next(self._ticks)
             self.records.append(record)
             self._open += 1
@@ -195,8 +207,11 @@ class DeliveryLedger:
             self._open -= 1
             self._changed.notify_all()
 
-    def _sending(self, topic: str, key: object, value: object, partition: int | None) -> _Follower:
-        return _Follower(self, *self.sending(topic, key=key, value=value, partition=partition))
+    def _sending(
+        self, producer: int, topic: str, key: object, value: object, partition: int | None
+    ) -> _Follower:
+        entry = self.sending(topic, key=key, value=value, partition=partition, producer=producer)
+        return _Follower(self, *entry)
 
     # --- what was said --------------------------------------------------------------------------
 
@@ -318,11 +333,12 @@ def _reordered(
     acked: Sequence[SentRecord], copies: Mapping[int, Sequence[Found]]
 ) -> Iterator[SentRecord]:
     """First copies alone: a second one is a duplicate, wherever it lies."""
-    logs: dict[tuple[str, int], list[tuple[int, SentRecord]]] = {}
+    logs: dict[tuple[int, str, int], list[tuple[int, SentRecord]]] = {}
     for record in acked:
         if found := copies.get(record.number):
             first = min(found, key=lambda copy: copy.offset)
-            logs.setdefault((first.topic, first.partition), []).append((first.offset, record))
+            log = logs.setdefault((record.producer, first.topic, first.partition), [])
+            log.append((first.offset, record))
     for log in logs.values():
         newest = -1
         for _, record in sorted(log, key=lambda place: place[0]):
