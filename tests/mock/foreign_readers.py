@@ -2,6 +2,9 @@
 
 All three check the CRC of what they read. They read by `assign()`, from the beginning to the end
 that the partition had when they came; nobody needs a group.
+
+Before they come the brokers should agree (`agree`): kafka-python's consumer, if it asks for offsets
+by old metadata and is told that the leader is another, asks the same broker until its time is up.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from typing import Any, NamedTuple
 import aiokafka
 import confluent_kafka
 import kafka
+
+from outlast.testing.cluster import MockCluster
+from outlast.testing.server import ClusterServer
 
 PATIENCE_S = 30
 
@@ -106,3 +112,17 @@ def _seen_by_confluent(message: Any) -> Seen:
 
 
 READERS: list[Reader] = [kafka_python, confluent, aiokafka_]
+
+
+def agree(server: ClusterServer, topic: str) -> bool:
+    """Whether every node of the mock is up, is in sync and names the leaders that there are."""
+
+    def look(cluster: MockCluster, _now: float) -> bool:
+        truth = cluster.topics[topic].partitions
+        return all(sorted(state.isr) == sorted(state.replicas) for state in truth.values()) and all(
+            node.view.state(topic, index) == state
+            for node in cluster.nodes.values()
+            for index, state in truth.items()
+        )
+
+    return server.call(look)

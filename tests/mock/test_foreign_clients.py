@@ -1,8 +1,8 @@
 """The mock judged by clients that we did not write.
 
 Each of kafka-python, confluent-kafka and aiokafka writes 10 000 records to six partitions while an
-answer is lost, a leader moves and another is killed and comes back; then each of them reads the
-topic. Every record must be there once, in order, at the offset that was acknowledged.
+answer is lost, a leader moves, one is killed and comes back, one falls silent and wakes. Then each
+of them reads the topic. Every record must be there once, in order, at the acknowledged offset.
 
 The load keeps clear of what these clients are known to get wrong: all are idempotent, the first
 records of a partition are acknowledged before more follow (S11), and no partition is away for
@@ -32,6 +32,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from outlast.testing.cluster import MockCluster
 from outlast.testing.faults import CutAfter
 from outlast.testing.server import ClusterServer
+from tests.mock.foreign_readers import READERS, agree
+from tests.real.kafka_cluster import until
 
 TOPIC = "orders"
 PARTITIONS = 6
@@ -39,6 +41,7 @@ RECORDS = 10_000
 SLICE = 250  # records handed over between two looks at the story
 WINDOW = 1_000  # records that may be unacknowledged
 PATIENCE_S = 15
+TIMEOUT_MS = 1_000  # after which a producer gives a silent broker up; the default is 30 to 60 s
 
 # kafka-python leaves the sockets of refused connects to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -77,7 +80,9 @@ class KafkaPythonProducing:
     def __init__(self, bootstrap: str) -> None:
         # Its reconnect back-off would else grow to 30 s on the dead node.
         self._producer = kafka.KafkaProducer(
-            bootstrap_servers=bootstrap, reconnect_backoff_max_ms=500
+            bootstrap_servers=bootstrap,
+            reconnect_backoff_max_ms=500,
+            request_timeout_ms=TIMEOUT_MS,
         )
         self._futures: list[Any] = []
         self.offsets: list[int] = []
@@ -101,6 +106,7 @@ class ConfluentProducing:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "reconnect.backoff.max.ms": 500,
+                "socket.timeout.ms": TIMEOUT_MS,
             }
         )
         self._results: list[int | None] = []
@@ -136,7 +142,9 @@ class AiokafkaProducing:
         self._producer = self._loop.run_until_complete(self._start(bootstrap))
 
     async def _start(self, bootstrap: str) -> aiokafka.AIOKafkaProducer:
-        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap, enable_idempotence=True, request_timeout_ms=TIMEOUT_MS
+        )
         await producer.start()
         return producer
 
@@ -160,81 +168,63 @@ class AiokafkaProducing:
         self._loop.close()
 
 
-# --- three consumers ----------------------------------------------------------------------------
-
-
-def read_with_kafka_python(bootstrap: str) -> Read:
-    partitions = [kafka.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-    found: Read = {number: [] for number in range(PARTITIONS)}
-    deadline = monotonic() + PATIENCE_S
-    with closing(kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=None)) as consumer:
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(partitions)
-        while any(consumer.position(p) < ends[p] for p in partitions):
-            assert monotonic() < deadline, "kafka-python did not reach the end"
-            for records in consumer.poll(timeout_ms=100).values():
-                for record in records:
-                    found[record.partition].append((record.offset, record.value))
-    return found
-
-
-def read_with_confluent(bootstrap: str) -> Read:
-    settings = {"bootstrap.servers": bootstrap, "group.id": "check", "enable.partition.eof": True}
-    found: Read = {number: [] for number in range(PARTITIONS)}
-    at_end: set[int] = set()
-    deadline = monotonic() + PATIENCE_S
-    with closing(confluent_kafka.Consumer({**settings, "enable.auto.commit": False})) as consumer:
-        consumer.assign([confluent_kafka.TopicPartition(TOPIC, p, 0) for p in range(PARTITIONS)])
-        while len(at_end) < PARTITIONS:
-            assert monotonic() < deadline, "confluent-kafka did not reach the end"
-            for message in consumer.consume(1_000, timeout=0.1):
-                if message.error() is None:
-                    found[message.partition()].append((message.offset(), message.value()))
-                else:
-                    assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-                    at_end.add(message.partition())
-    return found
-
-
-def read_with_aiokafka(bootstrap: str) -> Read:
-    async def read() -> Read:
-        partitions = [aiokafka.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-        found: Read = {number: [] for number in range(PARTITIONS)}
-        async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
-            consumer.assign(partitions)
-            await consumer.seek_to_beginning()
-            ends = await consumer.end_offsets(partitions)
-            while any([await consumer.position(p) < ends[p] for p in partitions]):
-                for records in (await consumer.getmany(timeout_ms=100)).values():
-                    for record in records:
-                        found[record.partition].append((record.offset, record.value))
-        return found
-
-    return asyncio.run(asyncio.wait_for(read(), PATIENCE_S))
-
-
 # --- the row of three by three ------------------------------------------------------------------
 
 
-def produce_through_a_move_and_a_kill(server: ClusterServer, producer: Producing) -> Read:
+class Events:
+    """What befalls the cluster while records are sent: an answer is lost, a leader moves, another
+    is killed and comes back, a third falls silent and wakes.
+    """
+
+    def __init__(self, server: ClusterServer) -> None:
+        self._server = server
+        self._victim = self._silent = -1
+        steps = [self._cut, self._move, self._kill, self._start, self._pause, self._resume]
+        self._at = {
+            RECORDS * number // 8: step for number, step in enumerate(steps, start=1)
+        }  # 1/8: the first, 2/8: the second, and so on
+
+    def before(self, record: int) -> None:
+        """Do what is to happen before this record is sent."""
+        step = self._at.pop(record, None)
+        if step is not None:
+            step()
+
+    def all_over(self) -> bool:
+        return not self._at
+
+    def _cut(self) -> None:
+        self._server.call(lambda cluster, _now: cluster.faults.append(CutAfter(api=0, times=1)))
+
+    def _move(self) -> None:
+        leader, _ = self._server.leader(TOPIC, 0)
+        self._server.move_leader(TOPIC, 0, to=leader % 3 + 1)
+
+    def _kill(self) -> None:
+        self._victim, _ = self._server.leader(TOPIC, 1)
+        self._server.kill(self._victim)
+
+    def _start(self) -> None:
+        self._server.start(self._victim)
+        until(lambda: agree(self._server, TOPIC), "the killed node is in sync again")
+
+    def _pause(self) -> None:
+        self._silent, _ = self._server.leader(TOPIC, 2)
+        self._server.pause(self._silent)
+
+    def _resume(self) -> None:
+        self._server.resume(self._silent)
+
+
+def produce_through(events: Events, producer: Producing) -> Read:
     """Returns what must be in the topic: every value at its acknowledged offset."""
     values = [(number % PARTITIONS, b"record %d" % number) for number in range(RECORDS)]
-    victim = -1
     for begin in range(0, RECORDS, SLICE):
-        if begin == RECORDS // 8:
-            server.call(lambda cluster, _now: cluster.faults.append(CutAfter(api=0, times=1)))
-        elif begin == RECORDS // 4:
-            leader, _ = server.leader(TOPIC, 0)
-            server.move_leader(TOPIC, 0, to=leader % 3 + 1)
-        elif begin == RECORDS // 2:
-            victim, _ = server.leader(TOPIC, 1)
-            server.kill(victim)
-        elif begin == RECORDS * 3 // 4:
-            server.start(victim)
+        events.before(begin)
         producer.send(values[begin : begin + SLICE])
         producer.settle(SLICE if begin == 0 else max(0, begin + SLICE - WINDOW))
     producer.settle(RECORDS)
+    assert events.all_over()
     expected: Read = {number: [] for number in range(PARTITIONS)}
     for (partition, value), offset in zip(values, producer.offsets, strict=True):
         expected[partition].append((offset, value))
@@ -244,16 +234,17 @@ def produce_through_a_move_and_a_kill(server: ClusterServer, producer: Producing
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("client", [KafkaPythonProducing, ConfluentProducing, AiokafkaProducing])
-def test_records_arrive_once_and_in_order_through_a_move_and_a_kill(
+def test_records_arrive_once_and_in_order_whatever_happens(
     server: ClusterServer, client: type[Producing]
 ) -> None:
     with closing(client(server.bootstrap)) as producer:
-        expected = produce_through_a_move_and_a_kill(server, producer)
+        expected = produce_through(Events(server), producer)
     for partition, records in expected.items():
         assert [offset for offset, _ in records] == list(range(len(records))), partition
-    assert read_with_kafka_python(server.bootstrap) == expected
-    assert read_with_confluent(server.bootstrap) == expected
-    assert read_with_aiokafka(server.bootstrap) == expected
+    until(lambda: agree(server, TOPIC), "the cluster is calm")
+    for reader in READERS:
+        found = reader(server.bootstrap, TOPIC, PARTITIONS)
+        assert {p: [(s.offset, s.value) for s in seen] for p, seen in found.items()} == expected
 
 
 # --- administration -----------------------------------------------------------------------------

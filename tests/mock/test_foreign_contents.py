@@ -12,6 +12,8 @@ import pytest
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.server import ClusterServer
 from tests.mock.foreign_contents import STORIES, Judged
+from tests.mock.foreign_readers import agree
+from tests.real.kafka_cluster import until
 
 # kafka-python leaves the sockets of refused connects to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -38,11 +40,13 @@ class Mock:
         yield
         assert self._server.leader(topic, 0)[0] == silent
         self._server.resume(silent)
+        until(lambda: agree(self._server, topic), "the cluster is calm")
 
     def crash_and_return(self, topic: str) -> None:
         victim, _ = self._server.leader(topic, 0)
         self._server.kill(victim)
         self._server.start(victim)
+        until(lambda: agree(self._server, topic), "the cluster is calm")
 
 
 @pytest.fixture
