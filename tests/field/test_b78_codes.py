@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.engine.messages import Outcome
+from outlast.engine.messages import Complaint, Outcome
 from outlast.testing.faults import Error, ErrorAfter
 from outlast.testing.simulation import Simulation
 from tests.field.oracles import (
@@ -24,11 +24,12 @@ from tests.field.oracles import (
     o11,
     o12,
 )
-from tests.field.wire import all_delivered, send_some, sent
+from tests.field.wire import FAR, all_delivered, nothing_kept, send_some, sent
 from tests.sim.stories import CALM, attempts_of
 
 CORRUPT, NOT_ENOUGH, NOT_ENOUGH_AFTER_APPEND, INVALID_TIMESTAMP = 2, 19, 20, 32
 STORAGE_ERROR, UNSUPPORTED_COMPRESSION, INVALID_RECORD = 56, 76, 87
+MIB = 1 << 20
 AT_T0 = {"topic": "t", "partition": 0}
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 
@@ -38,7 +39,7 @@ class TestB78:
 
     @staticmethod
     def story(fault: Error | ErrorAfter, **options) -> Simulation:
-        sim = c3(78, **options)
+        sim = c3(78, network=FAR, **options)
         for partition in range(3):
             sim.send_every(partition, 0.005, 600)
         sim.at(1.0, lambda: sim.fault(fault))
@@ -109,6 +110,7 @@ class TestB80:
         assert "key" in futures[4].failure.message, "the broker's own words"
         later = sim.send("c", 0, key=b"later")
         sim.run_until(sim.all_settled, 2.0)
+        nothing_kept(sim)
         sim.check()
         good = [f.entry.value for f in [*futures[:4], *futures[5:], later]]
         assert [value for _, value in logs_of(sim)["c", 0]] == good
@@ -146,6 +148,49 @@ class TestB80:
         o11(sim)
         sim.check()
         o5(sim.ledger.entries, logs_of(sim))
+
+
+class TestB82:
+    """A hundred partitions with 62 KB each, and a broker that takes no request of any size."""
+
+    @staticmethod
+    def story(limit_bytes: int | None) -> Simulation:
+        strict = replace(CALM, socket_request_max_bytes=limit_bytes)
+        sim = c1(82, 100, cluster=strict, batch_size=65536, max_request_size=MIB, linger_ms=50)
+        for _ in range(20):
+            for partition in range(100):
+                sim.send("t", partition, size_bytes=3000)
+        all_delivered(sim)
+        return sim
+
+    @staticmethod
+    def halvings(sim: Simulation) -> list[str]:
+        said = [fact.text for fact in sim.facts if isinstance(fact, Complaint)]
+        return [text for text in said if "socket.request.max.bytes" in text]
+
+    def test_b82_a_request_is_no_larger_than_max_request_size(self) -> None:
+        sim = self.story(limit_bytes=MIB)
+        assert max(len(batch.request.frame) for batch in sent(sim)) <= MIB
+        assert not sim.gaps()
+
+    def test_b82_requests_are_halved_where_the_broker_takes_less(self) -> None:
+        sim = self.story(limit_bytes=MIB // 4)
+        too_large = [b.request for b in sent(sim) if len(b.request.frame) > MIB // 4]
+        assert len({request.conn for request in too_large}) == 4, (
+            "two for a half, two for a quarter"
+        )
+        assert len(self.halvings(sim)) == 2
+        sim.run_for(1.0)
+        o11(sim)
+
+    def test_b82_a_link_that_breaks_now_and_then_makes_nothing_smaller(self) -> None:
+        sim = c1(82, 40, linger_ms=50)
+        for partition in range(40):
+            sim.send_every(partition, 0.05, 60, size_bytes=5000)
+        for turn in range(10):
+            sim.at(0.5 + 0.2 * turn, lambda: sim.reset(1))
+        all_delivered(sim)
+        assert not self.halvings(sim)
 
 
 class TestB85:

@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from outlast.engine.batch import Attempt, Batch
-from outlast.engine.brokers import Link, Pending, Question
+from outlast.engine.brokers import NARROW_FOR_S, Link, Pending, Question
 from outlast.engine.hub import Hub
 from outlast.engine.lanes import owed_since_s, served_since_s
 from outlast.engine.messages import (
     AttemptState,
+    Cause,
     Connection,
     ConnectionLost,
     Disconnect,
@@ -313,9 +314,22 @@ class Answers:
             ConnectionLost(now, connection, address, loss, detail, len(unanswered))
         )
         self._back_off(link, was_ready, now)
+        if not was_ready:
+            link.cut_bytes = 0  # it was restarted, or is gone
+        elif judgement.cause is Cause.CONNECTION_LOST:
+            self._narrow(link, [k for k in unanswered if k.question is Question.PRODUCE], now)
         if self._hub.settings.acks == 0 and connection.role is Role.OPEN:
             self._hub.inquiries.clock.want(now)  # a close is all that a refusal says then (S18)
         self._lost(link, connection, unanswered, judgement, now, unsent)
+
+    def _narrow(self, link: Link, produces: Sequence[Pending], now: float) -> None:
+        settings = self._hub.settings
+        if produces and link.cut(produces, settings.batch_bytes, now):
+            self._hub.schedules.complaints.append(
+                f"{self._hub.address(link.node_id)} closes connections instead of answering: for "
+                f"{NARROW_FOR_S:g} s requests to it hold {link.narrow_bytes} bytes at most (is its "
+                f"socket.request.max.bytes below max_request_size={settings.max_request_bytes}?)"
+            )
 
     def _lost(
         self,

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -22,6 +22,7 @@ ANSWERS_KEPT = 15  # of a link, to know its usual answer time
 UNREACHABLE_FOR_S = 1.0  # beyond its back-off: how long a failed connect is believed
 DOWN_FOR_S = 30.0  # replica.lag.time.max.ms: for no longer is a dead follower waited for
 SLOW_IDLE_MAX_S = 10.0  # a slow lane that nobody needs any more
+NARROW_FOR_S = 300.0  # how long a peer that seems to take no large request gets small ones
 
 
 class Question(Enum):
@@ -43,6 +44,11 @@ class Pending:
     batches: list[tuple[Partition, Batch]]
     broker_timeout_s: float = 0.0  # what a Produce request gives the broker to wait for followers
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its batches."""
+        return sum(batch.size_bytes for _, batch in self.batches)
+
 
 class Link:
     """The present connection of one node and role, and when the next may be tried."""
@@ -53,8 +59,11 @@ class Link:
         "api_versions",
         "begun_s",
         "connection",
+        "cut_bytes",
         "failing_since_s",
         "failures",
+        "narrow_bytes",
+        "narrow_until_s",
         "node_id",
         "pending",
         "ready",
@@ -83,6 +92,11 @@ class Link:
         self.failing_since_s = 0.0
         self.unreachable_since_s: float | None = None  # connects fail, since this one began
         self.retry_s = 0.0  # no connect before this
+        self.cut_bytes = (
+            0  # of the request on which the peer closed; 0: it has answered as much since
+        )
+        self.narrow_bytes = 0  # the most that a request may hold …
+        self.narrow_until_s = 0.0  # … until then
         self.pending: deque[Pending] = deque()
         self.api_versions: Mapping[int, tuple[int, int]] = {}
 
@@ -110,6 +124,24 @@ class Link:
         if not self.ready:
             return None
         return max(self.used_s, self.throttled_until_s) + idle_max_s
+
+    def room_bytes(self, usual_bytes: int, now: float) -> int:
+        """How much a request may hold now."""
+        return usual_bytes if now >= self.narrow_until_s else min(usual_bytes, self.narrow_bytes)
+
+    def cut(self, unanswered: Iterable[Pending], least_bytes: int, now: float) -> bool:
+        """The peer closed instead of answering. A second time in a row it may be that it takes no
+        request of that size (its socket.request.max.bytes): then half of it is the most, but not
+        less than `least_bytes`. True: it is less than it was.
+        """
+        cut_bytes = max(pending.size_bytes for pending in unanswered)
+        if not self.cut_bytes or cut_bytes <= least_bytes:
+            self.cut_bytes = cut_bytes
+            return False
+        self.cut_bytes = 0
+        self.narrow_bytes = max(cut_bytes // 2, least_bytes)
+        self.narrow_until_s = now + NARROW_FOR_S
+        return True
 
     def forget_failure(self, now: float) -> None:
         """That it could not be opened says nothing any more where nobody has tried since."""
@@ -195,6 +227,8 @@ class Brokers:
             return None
         pending = link.pending.popleft()
         link.answer_times_s.append(now - pending.sent_s)
+        if link.cut_bytes and pending.size_bytes >= link.cut_bytes:
+            link.cut_bytes = 0
         return pending
 
     def _heard(self, node_id: int, now: float) -> None:
@@ -212,7 +246,7 @@ class Brokers:
         return unanswered
 
     def fail(self, link: Link, now: float) -> None:
-        """A connect came to nothing: the caller sets `retry_s` by its schedule."""
+        """A connection came to nothing: the caller sets `retry_s` by its schedule."""
         if not link.failures:
             link.failing_since_s = now
         link.failures += 1

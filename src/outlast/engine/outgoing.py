@@ -98,7 +98,7 @@ class Outgoing:
         connection = link.connection
         assert connection is not None
         chosen: list[tuple[Partition, Batch]] = []
-        room = self._hub.settings.max_request_bytes
+        room = link.room_bytes(self._hub.settings.max_request_bytes, now)
         for place, leader_epoch in due:
             batch = place.next_batch(connection, leader_epoch, now)
             if batch is None:

@@ -78,6 +78,7 @@ class ClusterSettings:
     producer_expiry_s: float = 86_400.0  # producer.id.expiration.ms (S12)
     duplicate_error: bool = False  # a known repeat gets 46 and not 0
     max_message_bytes: int = 1_048_588
+    socket_request_max_bytes: int | None = None  # a longer request ends its connection, unread
     check_crc: bool = True
     check_records: bool = False  # decode every record of every batch (S16, C5)
     unix_offset_s: float | None = None  # wall clock minus `now`; None: timestamps are not checked

@@ -83,7 +83,10 @@ class Serving:
         if connection is None:
             return  # closed meanwhile: the bytes go nowhere
         exchange = self._read(connection, frame, now)
-        if self._strike(Blackhole, exchange, now) is None:
+        most_bytes = self._cluster.settings.socket_request_max_bytes
+        if most_bytes is not None and len(frame) > most_bytes:
+            self.hang_up(connection)
+        elif self._strike(Blackhole, exchange, now) is None:
             connection.queue.append(exchange)
             self._ready.append(connection)
 
