@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -188,3 +190,11 @@ def test_every_public_name_is_there_and_no_other() -> None:
         assert name in dir(outlast.testing)
     with pytest.raises(AttributeError, match="no attribute 'Eror'"):
         _ = outlast.testing.Eror
+
+
+def test_the_mock_cluster_comes_without_the_simulator() -> None:
+    code = (
+        "import sys; from outlast.testing import MockCluster, Error;"
+        "sys.exit('outlast.testing.simulation' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
