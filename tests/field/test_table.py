@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
+CASES = 62
 PAGE = (TESTS.parent / "docs" / "field-cases.md").read_text(encoding="utf-8")
 
 
@@ -23,7 +24,8 @@ def test_what_the_table_names_exists() -> None:
 
 
 def test_every_case_with_a_test_has_its_row() -> None:
-    rows = set(re.findall(r"^\| (B\d\d) ", PAGE, re.M))
+    rows = re.findall(r"^\| (B\d\d) ", PAGE, re.M)
+    assert len(rows) == len(set(rows)) == CASES
     for file in (TESTS / "field").glob("test_b*.py"):
         for case in re.findall(r"def test_(b\d\d)_", file.read_text(encoding="utf-8")):
             assert case.upper() in rows, f"{file.name} tests {case}, which has no row"
