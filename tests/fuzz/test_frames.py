@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from outlast.engine.messages import Loss
-from outlast.io.events import Disconnected, Responded
+from outlast.io.events import Connected, Disconnected, Responded
 from tests.fuzz.masks import masks
-from tests.net.broker import Stream, answer_all, broker, frame, metadata
+from tests.net.broker import (
+    RANGES,
+    Stream,
+    answer_all,
+    api_versions,
+    broker,
+    frame,
+    metadata,
+)
 from tests.net.client import client
 
 
@@ -23,6 +31,16 @@ class Spoiler:
         if request is not None:
             _, version, correlation_id, _ = request
             stream.sock.sendall(self.spoil(frame(correlation_id, metadata(version, topics=1))))
+
+
+class VersionsSpoiler(Spoiler):
+    """A broker whose first answer is spoilt, and all that comes after it, too."""
+
+    def __call__(self, stream: Stream) -> None:
+        while (request := stream.request()) is not None:
+            _, version, correlation_id, _ = request
+            versions = api_versions(min(max(version, 0), 4), RANGES)
+            stream.sock.sendall(self.spoil(frame(correlation_id, versions)))
 
 
 LENGTH = len(frame(0, metadata(12, topics=1)))
@@ -69,3 +87,26 @@ def test_a_changed_byte_ends_the_connection_or_makes_another_answer(part: str) -
         assert c.events == []
     assert ended > 0
     assert (answered == 0) is (part != "body")
+
+
+def test_a_changed_byte_in_what_a_broker_says_of_itself_ends_at_most_its_connection() -> None:
+    spoiler = VersionsSpoiler()
+    came = {Connected: 0, Disconnected: 0}
+    with broker(spoiler) as server, broker(answer_all) as other, client(setup_timeout_s=0.2) as c:
+        beside = c.connected(other)
+        for byte in range(len(frame(0, api_versions(4, RANGES)))):
+            for mask in masks(byte, "versions"):
+
+                def spoil(whole: bytes, byte: int = byte, mask: int = mask) -> bytes:
+                    return whole[:byte] + bytes([whole[byte] ^ mask]) + whole[byte + 1 :]
+
+                spoiler.spoil = spoil
+                connection = c.connect(server.host, server.port)
+                event = c.next(connection)
+                came[type(event)] += 1
+                if isinstance(event, Connected):
+                    c.give_up(connection, abort=True)
+                c.send(beside, 2)
+                assert c.answered(beside).token == 2
+        assert c.events == []
+    assert min(came.values()) > 0, came

@@ -46,6 +46,7 @@ KINDS = ("stop", "kill", "restart", "pause", "pause two", "move", "grow", "recre
 RATE = 20.0  # records/s of each thread
 MOST_PARTITIONS = 12
 READ_S = 300.0
+LONGEST = 4  # gaps of each topic that are told one by one
 SAFE_FINDINGS = ("lost", "duplicated", "reordered", "misplaced", "contradicted", "unsettled")
 DOOMED_FINDINGS = ("duplicated", "reordered", "contradicted", "unsettled")
 
@@ -255,6 +256,7 @@ class Report:
 
     seed: int
     topics: tuple[str, str]  # the safe one, the doomed one
+    begin_s: float  # monotonic
     took_s: float = 0.0
     steps: list[Step] = field(default_factory=list)
     safe: dict[str, DeliveryVerdict] = field(default_factory=dict)
@@ -296,8 +298,22 @@ class Report:
                 f"  charge {sum(self.charges.values())} · threads left {len(self.threads)}",
                 *(_suffered("gaps", topic, self.gaps, _gap_kind) for topic in self.topics),
                 *(_suffered("stalls", topic, self.stalls, _stall_kind) for topic in self.topics),
+                *(self._told(gap) for topic in self.topics for gap in self._longest(topic)),
                 *(f"  FAULT {fault}" for fault in self.faults()),
             ]
+        )
+
+    def _longest(self, topic: str) -> list[Gap]:
+        gaps = [gap for gap in self.gaps if gap.topic == topic]
+        return sorted(gaps, key=lambda gap: gap.duration_s)[: -LONGEST - 1 : -1]
+
+    def _told(self, gap: Gap) -> str:
+        phases = ("detecting", "unavailable", "reconnecting", "resuming")
+        times = ", ".join(f"{p} {getattr(gap, p + '_s'):.1f} s" for p in phases)
+        return (
+            f"  {gap.topic}-{gap.partition} at {gap.begin_s - self.begin_s:.1f} s for "
+            f"{gap.duration_s:.1f} s: {_gap_kind(gap)}, {gap.attempts} attempts, {times}; "
+            f"node {gap.old_leader} to {gap.new_leader}; {', '.join(gap.errors)}"
         )
 
 
@@ -327,7 +343,7 @@ def soak(cluster: RealCluster, minutes: float, seed: int, *, say: Callable[[str]
     cluster.create_topic(safe, 4)
     cluster.create_topic(doomed, 3)
     begin_s = time.monotonic()
-    report = Report(seed, (safe, doomed))
+    report = Report(seed, (safe, doomed), begin_s)
     clients = clients_for(cluster.bootstrap, safe, doomed, seed)
     deeds = Deeds(cluster, safe, doomed, random.Random(f"{seed}-deeds"))
     report.steps = deeds.done

@@ -346,7 +346,7 @@ class SimNetwork:
         known = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
         if response.error_code == 35 and asked > 0:  # UNSUPPORTED_VERSION, in v0 layout
             own = known.get(ApiVersionsRequest.API_KEY, (0, 0))
-            self._ask_versions(link, min(own[1], asked - 1), now)
+            self._ask_versions(link, max(0, min(own[1], asked - 1)), now)
         elif response.error_code != 0:
             self._die(link, Loss.UNSUPPORTED, f"ApiVersions: error {response.error_code}", now)
         else:
