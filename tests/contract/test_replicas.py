@@ -140,8 +140,7 @@ def test_a_crash(contract, world, cast) -> None:
 
     hasty = on_beside.send(1, timeout_ms=1000)
     contract("crash: a batch for A, which X follows, timeout_ms=1000", hasty.told())
-    in_time = 1.0 <= hasty.took_s < 1.5
-    contract("crash: ... is answered after 1.0 to 1.5 s", in_time)
+    contract("crash: ... is answered at its time-out", 1.0 <= hasty.took_s < 3.0)
     contract("crash: its repeat, timeout_ms=200", on_beside.told(1, timeout_ms=200))
     contract("crash: the next batch, acks=1", on_beside.told(2, acks=1))
     contract("crash: a hole, acks=all", on_beside.told(9))
@@ -159,7 +158,7 @@ def test_a_crash(contract, world, cast) -> None:
     contract("a waiting batch, and Metadata and a healthy batch behind it", _silence(blocked))
     beside_it = survivor.send(wire.metadata(led), METADATA)
     beside_it.answer()
-    contract("Metadata on another connection", f"at once: {beside_it.took_s < 0.5}")
+    contract("Metadata on another connection", f"at once: {beside_it.took_s < 2.0}")
     world.delete_topic(doomed, nodes=(a, b))
     contract("a waiting batch when its topic is deleted", deleted.told())
 
@@ -178,6 +177,7 @@ def test_a_crash(contract, world, cast) -> None:
     contract("what was behind it", f"{healthy.told()}, in order: {in_order}")
 
     one = world.connect(a)
+    until(lambda: on_pair.told(99, on=one) != "45", "A counts without X")  # with a hole: not taken
     contract("below min.insync.replicas: a new batch", on_pair.told(3, on=one))
     contract("below min.insync.replicas: a repeat", on_pair.told(0, on=one))
     contract("below min.insync.replicas: a hole", on_pair.told(9, on=one))
