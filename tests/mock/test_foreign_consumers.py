@@ -19,11 +19,13 @@ from typing import Any, Protocol
 import aiokafka
 import confluent_kafka
 import kafka
+import kafka.errors
 import pytest
 
 from outlast import KafkaProducer
 from outlast.testing.cluster import MockCluster
 from outlast.testing.server import ClusterServer
+from tests.mock.foreign_readers import agree
 from tests.real.kafka_cluster import until
 
 TOPIC = "orders"
@@ -57,6 +59,8 @@ class KafkaPython:
             fetch_max_wait_ms=100,
             request_timeout_ms=TIMEOUT_MS,
             reconnect_backoff_max_ms=500,  # by default it grows to 30 s on the dead node
+            # It follows a hint to a node that its old list of brokers lacks, and then is stuck.
+            metadata_max_age_ms=1_000,
         )
         assigned = [kafka.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
         self._consumer.assign(assigned)
@@ -64,7 +68,11 @@ class KafkaPython:
             self._consumer.seek(partition, 0)
 
     def poll(self) -> Iterable[tuple[int, int, bytes]]:
-        for records in self._consumer.poll(timeout_ms=100).values():
+        try:
+            polled = self._consumer.poll(timeout_ms=100)
+        except kafka.errors.UnknownBrokerIdError:
+            return  # until it asks for metadata again
+        for records in polled.values():
             for record in records:
                 yield record.partition, record.offset, record.value
 
@@ -204,3 +212,6 @@ def test_a_consumer_follows_the_log_wherever_it_goes(
         story.goes_on("a silence")
         server.resume(silent)
         story.goes_on("a wake-up")
+        until(lambda: agree(server, TOPIC), "who was silent is in sync again")
+        server.move_leader(TOPIC, 0, to=silent)
+        story.goes_on("its return to the lead")
