@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from outlast.engine.messages import GapEnd
+from outlast.testing.faults import Error
 from tests.sim.stories import CALM, simulation
 
 
@@ -72,6 +74,23 @@ def test_a_topic_that_is_created_anew_is_written_within_a_second(first_seq_rule:
     for partition in (0, 1):
         values = [r.value for r in sim.cluster.records("t", partition)]
         assert values == [f.entry.value for f in futures if f.entry.partition == partition]
+
+
+def test_a_gap_that_nobody_waits_for_ends_with_its_topic():
+    """The new topic's leader has the old one's name and epoch: it would never be another."""
+    sim = simulation(
+        1, topics={"t": 1}, cluster=CALM, delivery_timeout_ms=3000, request_timeout_ms=2000
+    )
+    leader = sim.leader(0)
+    sim.cluster.faults.append(Error(6, topic="t", partition=0))
+    sim.send("t", 0)
+    sim.run_until(sim.all_settled, 10.0)
+    assert [gap.ended_by for gap in sim.gaps(0)] == [None]
+    sim.cluster.delete_topic("t", sim.now)
+    sim.run_for(0.5)
+    sim.cluster.create_topic("t", 1, assignment=[[leader]], now=sim.now)
+    sim.run_for(3.0)
+    assert [gap.ended_by for gap in sim.gaps(0)] == [GapEnd.TOPIC_GONE]
 
 
 def test_records_for_a_partition_that_is_gone_fail_and_do_not_wait():

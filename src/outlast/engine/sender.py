@@ -359,6 +359,9 @@ class Sender:
                 for tp, place in list(hub.partitions.items()):
                     if tp[0] == change.topic:  # idle ones too: the new topic knows no numbers
                         hub.settle(place, place.leave_topic(why), now)
+                for tp in hub.recorder.idle():  # whom nobody waits for any more: it was the old's
+                    if tp[0] == change.topic:
+                        hub.tell(hub.recorder.abandon(tp, GapEnd.TOPIC_GONE, now))
             case PartitionGone():
                 tp = (change.topic, change.partition)
                 why = FailureReason("topic_gone", 3, "its topic has no such partition any more")
