@@ -1,5 +1,4 @@
-"""What administrators ask of a node: topics made, grown and deleted, leaders elected, and what
-cluster and topics are like.
+"""What administrators ask of a node: topics, partitions, leaders, configurations, the cluster.
 
 Any node does it at once, by the cluster's own verbs; brokers learn of it one by one, so right after
 the answer some do not know a new topic yet (A38).
