@@ -57,13 +57,6 @@ def kafka_python(bootstrap: str, topic: str, partitions: int) -> Contents:
     return found
 
 
-def kafka_python_finds(bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int:
-    """The offset of the first record at that time or later."""
-    searched = kafka.TopicPartition(topic, partition)
-    with closing(kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=None)) as consumer:
-        return consumer.offsets_for_times({searched: timestamp_ms})[searched].offset
-
-
 def aiokafka_(bootstrap: str, topic: str, partitions: int) -> Contents:
     async def read() -> Contents:
         assigned = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
