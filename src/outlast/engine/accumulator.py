@@ -99,6 +99,11 @@ class Accumulator:
         self._give_back(ticket)
         self._waiting[ticket] = _Wish(tp, size_bytes)
 
+    def wanted(self, ticket: int) -> TopicPartition | None:
+        """The partition that somebody with this ticket waits for, or has room set aside for."""
+        wish = self._waiting.get(ticket) or self._granted.get(ticket)
+        return None if wish is None else wish.tp
+
     def move(self, ticket: int, tp: TopicPartition) -> None:
         """What waits with this ticket may as well go to another partition; its turn stays."""
         wish = self._waiting.get(ticket)

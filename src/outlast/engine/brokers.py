@@ -92,9 +92,7 @@ class Link:
         self.failing_since_s = 0.0
         self.unreachable_since_s: float | None = None  # connects fail, since this one began
         self.retry_s = 0.0  # no connect before this
-        self.cut_bytes = (
-            0  # of the request on which the peer closed; 0: it has answered as much since
-        )
+        self.cut_bytes = 0  # of the request on which the peer closed; 0: it answered as much since
         self.narrow_bytes = 0  # the most that a request may hold …
         self.narrow_until_s = 0.0  # … until then
         self.pending: deque[Pending] = deque()

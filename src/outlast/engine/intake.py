@@ -42,8 +42,7 @@ class Intake:
         self._hub = hub
         self._waiters: dict[str, dict[int, float]] = {}  # topic → tickets, since when
         self._next_ticket = 1
-        self._wanted: dict[int, tuple[str, int]] = {}  # by tickets that wait for room
-        self._keyless: set[int] = set()  # of these tickets, those that may go anywhere
+        self._keyless: set[int] = set()  # of tickets that wait for room, those that may go anywhere
         self.attention = False  # something new can be sent or must be asked
 
     def __repr__(self) -> str:
@@ -115,7 +114,6 @@ class Intake:
             charge_bytes += BATCH_OVERHEAD_BYTES * joins
             return self._wait_for_room(tp, charge_bytes, ticket, anywhere=anywhere)
         if ticket:
-            self._wanted.pop(ticket, None)
             self._keyless.discard(ticket)
             self._hub.grant(self._hub.accumulator.grant())  # it may have taken less than was kept
         batch = place.queue.append(timestamp_ms, key, value, headers, joins=joins, now=now)
@@ -143,7 +141,6 @@ class Intake:
         ticket = ticket or self._ticket()
         self._hub.accumulator.wait(tp, ticket, charge_bytes)
         self._hub.grant(self._hub.accumulator.grant())  # what was kept for it, if it was too little
-        self._wanted[ticket] = tp
         if anywhere:
             self._keyless.add(ticket)
         for place in self._hub.busy.values():
@@ -183,12 +180,12 @@ class Intake:
         them, waits for one that is not.
         """
         for ticket in self._keyless:
-            topic, partition = self._wanted[ticket]
-            if not self._hub.shares.bounded((topic, partition)):
+            tp = self._hub.accumulator.wanted(ticket)
+            if tp is None or not self._hub.shares.bounded(tp):
                 continue
+            topic, partition = tp
             free = self._hub.shares.free(topic, self._hub.metadata.partitions(topic) or ())
             if free and partition not in free:
-                self._wanted[ticket] = topic, free[0]
                 self._hub.accumulator.move(ticket, (topic, free[0]))
 
     def _ticket(self) -> int:
@@ -197,14 +194,13 @@ class Intake:
 
     def cancel_wait(self, ticket: int, now: float) -> None:
         """The caller gave up waiting: `send()` raises. If its partition has a gap, that is why."""
-        tp = self._wanted.get(ticket)
+        tp = self._hub.accumulator.wanted(ticket)
         if tp is not None:
             self._hub.tell(self._hub.recorder.send_refused(tp, now))
         self._forget(ticket)
 
     def _forget(self, ticket: int) -> None:
         """Its place in the queue and the room that was kept for it go to others."""
-        self._wanted.pop(ticket, None)
         self._keyless.discard(ticket)
         self._hub.grant(self._hub.accumulator.cancel(ticket))
         for topic, tickets in list(self._waiters.items()):

@@ -47,6 +47,9 @@ class Role(Enum):
     PROBE = "probe"  # is a silent node alive?
 
 
+PRODUCE_ROLES = (Role.OPEN, Role.SLOW)
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """The name of one connection. A later connection of the same node and role has a new serial.

@@ -25,6 +25,7 @@ from outlast.engine.hub import Hub
 from outlast.engine.inflow import Inflow
 from outlast.engine.intake import Intake, Waiting
 from outlast.engine.messages import (
+    PRODUCE_ROLES,
     Complaint,
     Connection,
     ConnectionOpened,
@@ -58,7 +59,6 @@ from outlast.engine.window import EPOCH_MAX
 NO_PRODUCER_ID_FOR_US = frozenset({31, 42, 53})
 COORDINATOR_LOADING = frozenset({14, 15, 16})
 SHORTEST_WAIT_S = 0.0005
-PRODUCE_ROLES = (Role.OPEN, Role.SLOW)
 
 __all__ = ["Sender", "Waiting"]
 

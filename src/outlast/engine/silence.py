@@ -24,7 +24,7 @@ from statistics import median
 from outlast.engine.answers import Answers
 from outlast.engine.brokers import Link, Question
 from outlast.engine.hub import Hub
-from outlast.engine.messages import Cause, Disconnect, Inspect, Role
+from outlast.engine.messages import PRODUCE_ROLES, Cause, Disconnect, Inspect, Role
 from outlast.engine.partition import Partition
 from outlast.engine.verdict import judge_silence
 
@@ -70,7 +70,7 @@ class Silence:
     def tick(self, now: float) -> None:
         """Look at every produce connection that owes an answer."""
         for link in self._hub.brokers:
-            if link.role not in (Role.OPEN, Role.SLOW):
+            if link.role not in PRODUCE_ROLES:
                 continue
             since_s = self._silent_since_s(link)
             if since_s is None or now < since_s + self.timeout_s(link):
@@ -86,7 +86,7 @@ class Silence:
         """When to `tick`, if nothing comes before; the last tick was at `looked_s`."""
         times = []
         for link in self._hub.brokers:
-            produces = link.role in (Role.OPEN, Role.SLOW)
+            produces = link.role in PRODUCE_ROLES
             since_s = self._silent_since_s(link) if produces else None
             if since_s is None:
                 continue
