@@ -100,7 +100,7 @@ def test_b65_close_ends_in_its_time_in_a_storm_of_retries() -> None:
                     time.sleep(0.005)
 
             with threads(4, send_on):
-                time.sleep(0.2)
+                until(lambda: len(futures) >= 1100, "the storm is on, four threads go on")
                 begin_s = time.monotonic()
                 producer.close(timeout=timeout_s)
                 took_s = time.monotonic() - begin_s

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,6 +15,7 @@ from outlast.observe import slow_lanes
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.faults import Fault, SlowFollower, Throttle
 from outlast.testing.server import ClusterServer
+from tests.real.kafka_cluster import until
 
 TOPIC = "orders"
 LATE, PARTITIONS = 0, 4  # the first has node 2 as its follower, the others node 3
@@ -25,13 +25,6 @@ STALLED = "outlast_partition_stalled_seconds_total"
 CHANGES = "outlast_lane_changes_total"
 
 Log = pytest.LogCaptureFixture
-
-
-def wait_for(condition: Callable[[], object], what: str, limit_s: float = 10.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not in time: {what}"
-        time.sleep(0.01)
 
 
 class Watched:
@@ -93,15 +86,15 @@ def test_a_late_follower_is_told_in_metrics_log_and_health(
 
     watched.strike(SlowFollower(2.5, node=2))
     watched.send_to_all()
-    wait_for(lambda: watched(CHANGES, lane="slow", reason="stuck"), "the stuck partition")
-    wait_for(lambda: watched.connections("slow"), "the slow lane")
+    until(lambda: watched(CHANGES, lane="slow", reason="stuck"), "the stuck partition", 10.0)
+    until(lambda: watched.connections("slow"), "the slow lane", 10.0)
 
     def held_up() -> tuple[HeldUp, ...]:
         for partition in range(LATE + 1, PARTITIONS):
             producer.send(TOPIC, b"v", partition=partition).get(1)  # they go on
         return producer.health().held_up
 
-    wait_for(held_up, "the partition that is held up")
+    until(held_up, "the partition that is held up", 10.0)
     (held,) = producer.health().held_up
     assert (held.topic, held.partition) == (TOPIC, LATE)
     assert (held.reason, held.lane, held.lane_reason) == ("stall: follower", "slow", "stuck")
@@ -113,9 +106,9 @@ def test_a_late_follower_is_told_in_metrics_log_and_health(
 
     watched.heal()
     producer.flush(10)
-    wait_for(lambda: not producer.health().held_up, "nothing is held up")
+    until(lambda: not producer.health().held_up, "nothing is held up", 10.0)
     producer.send(TOPIC, b"v", partition=LATE).get(5)  # in usual time
-    wait_for(lambda: watched(CHANGES, lane="open", reason="usual"), "the way back")
+    until(lambda: watched(CHANGES, lane="open", reason="usual"), "the way back", 10.0)
     (stall,) = producer.stalls()
     stalled = watched(STALLED, topic=TOPIC, partition=str(LATE))
     assert stalled == pytest.approx(stall.duration_s) != 0.0
@@ -125,7 +118,7 @@ def test_a_late_follower_is_told_in_metrics_log_and_health(
         producer.send(TOPIC, b"v", partition=1).get(1)
         return told(caplog, "nothing is in the slow lane any more")
 
-    wait_for(end_of_the_episode, "the line that tells of the end")
+    until(end_of_the_episode, "the line that tells of the end", 10.0)
     (begin, end) = told(caplog, "slow lane any") + told(caplog, "in the slow lane (")
     assert (end[0], begin[0]) == (logging.WARNING, logging.INFO)
     assert f"1 partition in the slow lane ({TOPIC}-{LATE})" in end[1]
@@ -139,7 +132,7 @@ def test_a_quota_is_told_and_opens_no_gap(watched: Watched, caplog: Log) -> None
     caplog.set_level(logging.INFO, logger="outlast")
     watched.strike(Throttle(0.8, node=1, api=0, times=1))
     watched.send_to_all()
-    wait_for(lambda: watched("outlast_throttle_seconds_total", node_id="1"), "the throttle")
+    until(lambda: watched("outlast_throttle_seconds_total", node_id="1"), "the throttle", 10.0)
     watched.producer.send(TOPIC, b"v", partition=1).get(5)
     assert watched("outlast_throttle_seconds_total", node_id="1") == pytest.approx(0.8)
     assert watched("outlast_throttle_seconds_total", node_id="2") == 0.0
