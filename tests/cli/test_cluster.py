@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -274,10 +274,12 @@ def test_settings_are_the_clusters() -> None:
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(
+    *arguments: str, before: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process and its bootstrap servers; it ends in order, or the test is told."""
     process = subprocess.Popen(
-        [*RUN, *arguments],
+        [*before, *RUN, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -306,8 +308,11 @@ def test_a_port_in_use_is_named() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_without_a_prompt_it_serves_until_it_is_interrupted() -> None:
-    with serving("--no-prompt", "--nodes", "1", "--topic", "orders") as (process, bootstrap):
+# A shell has SIGINT ignored in what it starts in the background.
+@pytest.mark.parametrize("before", [(), ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")])
+def test_without_a_prompt_it_serves_until_it_is_interrupted(before: Sequence[str]) -> None:
+    arguments = ("--no-prompt", "--nodes", "1", "--topic", "orders")
+    with serving(*arguments, before=before) as (process, bootstrap):
         producer = kafka.KafkaProducer(bootstrap_servers=bootstrap)
         assert producer.send("orders", b"1").get(timeout=20).offset == 0
         producer.close()

@@ -153,6 +153,7 @@ def test_a_crash(contract, world, cast) -> None:
     healthy = on_apart.send(1, on=blocked)
     repeat = on_beside.send(1, on=second, timeout_ms=25_000)
     returning = on_pair.send(1, on=third, timeout_ms=60_000)
+    assert on_pair.told(1, timeout_ms=200) == "7 at 1"  # it is appended: the next one may follow
     shrinking = on_pair.send(2, on=fourth, timeout_ms=int(world.given_up_s * 1000))
     deleted = on_doomed.send(1, timeout_ms=25_000)
     contract("a waiting batch, and Metadata and a healthy batch behind it", _silence(blocked))

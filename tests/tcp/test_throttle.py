@@ -25,6 +25,8 @@ from tests.tcp.stories import (
 NODE = 1  # leads partition 0 alone
 ON_ITS_WAY_S = 0.2  # a request may leave before the producer has read that it must not
 RATE = 100.0
+# Longer than a busy machine may stand still, shorter than what throttling adds up to.
+PATIENCE_MS = 2500
 
 
 def throttle(server: ClusterServer, fault: Throttle) -> None:
@@ -53,7 +55,10 @@ def deaf_times(requests: list[RequestRecord], throttle_s: float) -> list[tuple[f
 
 def test_a_quota_of_one_broker_holds_up_its_partition_only() -> None:
     throttle_s = 4.0
-    with calm_cluster() as server, warm_producer(server) as producer:
+    with (
+        calm_cluster() as server,
+        warm_producer(server, silence_timeout_ms=PATIENCE_MS) as producer,
+    ):
         assert server.leader("t", 0)[0] == NODE
         connections = connections_made(server)
         with Senders(producer, 3, rate=RATE, value_bytes=1000) as senders:
@@ -92,7 +97,9 @@ def test_b84_throttled_time_does_not_count_against_the_request_time_out() -> Non
     throttle_s = 0.8
     with (
         calm_cluster() as server,
-        warm_producer(server, request_timeout_ms=1000) as producer,
+        warm_producer(
+            server, silence_timeout_ms=PATIENCE_MS, request_timeout_ms=PATIENCE_MS
+        ) as producer,
     ):
         with Senders(producer, 3, rate=RATE, value_bytes=20_000) as senders:  # a batch each
             senders.until_flowing(range(3))

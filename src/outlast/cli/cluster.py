@@ -96,13 +96,17 @@ def _piped(console: Console) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends us as Ctrl-C does: the sockets are closed in order."""
+    """SIGTERM ends us as Ctrl-C does: the sockets are closed in order. A shell that starts us in
+    the background has SIGINT ignored; whoever sends it means it all the same.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, interrupt) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
