@@ -105,6 +105,16 @@ LANES = (
         rule("test_nobody_is_suspect_any_more_when_the_follower_is_well_again"),
     ),
     Mutant(
+        "a suspect under compression loses its turn",
+        "The stuck take the slow lane while the bytes of a suspect are being compressed.",
+        edit(
+            "outgoing.Outgoing._send_in_turn",
+            " or self._compressing(link, group, now)",
+            "",
+        ),
+        slow("test_a_suspect_goes_first_although_its_bytes_have_yet_to_be_compressed"),
+    ),
+    Mutant(
         "suspects go with the stuck",
         "In one request with a stuck one a suspect that is well waits for it once more.",
         edit("lanes.Lanes.in_turn", "elif slow.reason is LaneReason.SUSPECT:", "elif False:"),

@@ -209,6 +209,26 @@ class TestTwoCauses:
             assert len(sevens) == 2, (seed, sevens)
 
 
+def test_a_suspect_goes_first_although_its_bytes_have_yet_to_be_compressed():
+    """The stuck one's bytes are made, as it was sent before: they would take the lane at once."""
+    for seed in range(5):
+        sim = placed(
+            seed,
+            [[1, 2]] * 2,
+            compress_s=(0.004, 0.03),
+            compression_type="gzip",
+            max_in_flight_requests_per_connection=1,
+        )
+        sim.fault(
+            SlowFollower(FOREVER_S, node=2, topic="t", partition=0, after_s=5.0, until_s=15.0)
+        )
+        sim.send_every(0, 0.023, 650, start_s=sim.now)
+        sim.send_every(1, 60.0, 1, start_s=5.5)
+        sim.run_until(sim.all_settled, 60.0)
+        assert_sound(sim)
+        assert max(latencies_s(sim, 1, 0.0, 20.0)) <= ACK_WAIT_S + 0.3, seed
+
+
 def test_suspects_that_are_well_are_back_after_one_ack():
     """One partition of a follower is stuck; the others that have this follower are not."""
     for seed in (1, 2):

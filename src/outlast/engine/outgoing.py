@@ -72,12 +72,24 @@ class Outgoing:
         due = due[start:] + due[:start]
         if link.role is Role.SLOW and not self._hub.lanes.all_well(link.node_id):
             if not link.pending:
-                groups = self._hub.lanes.in_turn(link, due)
-                any(self._send_one(link, group, now) for group in groups)
+                self._send_in_turn(link, due, now)
             return
         while len(link.pending) < self._hub.settings.max_in_flight:
             if not self._send_one(link, self._sharing(link, due), now):
                 return
+
+    def _send_in_turn(self, link: Link, due: Sequence[tuple[Partition, int]], now: float) -> None:
+        """A request of the first group that has one. Bytes that are just being compressed are
+        waited for: that takes milliseconds, what would go ahead of them may take an ack wait.
+        """
+        for group in self._hub.lanes.in_turn(link, due):
+            if self._send_one(link, group, now) or self._compressing(link, group, now):
+                return
+
+    def _compressing(self, link: Link, group: Sequence[tuple[Partition, int]], now: float) -> bool:
+        assert link.connection is not None
+        batches = (place.next_batch(link.connection, epoch, now) for place, epoch in group)
+        return any(batch is not None and batch.compressing for batch in batches)
 
     def _sharing(
         self, link: Link, due: Sequence[tuple[Partition, int]]
