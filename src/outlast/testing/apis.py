@@ -85,7 +85,7 @@ class Handler:
 HANDLERS: dict[int, Handler] = {}
 
 
-def _error_code(cluster: MockCluster, node: Node, exchange: Exchange, now: float) -> int:
+def fault_code(cluster: MockCluster, node: Node, exchange: Exchange, now: float) -> int:
     """The code of an `Error` fault for this whole request; 0 if there is none."""
     if exchange.fate is not None:
         return 0
@@ -101,7 +101,7 @@ def serve_api_versions(
     cluster: MockCluster, node: Node, exchange: Exchange, now: float
 ) -> ApiMessage:
     """Every API in the registry, within the settings' narrower ranges."""
-    code = _error_code(cluster, node, exchange, now)
+    code = fault_code(cluster, node, exchange, now)
     if code:
         exchange.version = 0
     entry = ApiVersionsResponse.ApiVersion
@@ -254,7 +254,7 @@ def serve_init_producer_id(
     cluster: MockCluster, node: Node, exchange: Exchange, now: float
 ) -> ApiMessage:
     """A new producer id, whatever id and epoch were given (S9)."""
-    code = _error_code(cluster, node, exchange, now)
+    code = fault_code(cluster, node, exchange, now)
     if code:
         return _no_producer_id(code)
     request = exchange.request

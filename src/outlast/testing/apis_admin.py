@@ -40,6 +40,7 @@ from outlast.testing.apis import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     Handler,
+    fault_code,
     is_topic_name,
 )
 
@@ -67,11 +68,17 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 def serve_create_topics(
-    cluster: MockCluster, _node: Node, exchange: Exchange, now: float
+    cluster: MockCluster, node: Node, exchange: Exchange, now: float
 ) -> ApiMessage:
-    """Make topics, or only say whether they could be made."""
+    """Make topics, or only say whether they could be made. An `Error` fault refuses them all."""
     request = exchange.request
-    results = [_create(cluster, wanted, request.validate_only, now) for wanted in request.topics]
+    code = fault_code(cluster, node, exchange, now)
+    results = [
+        _not_created(wanted.name, code, "refused")
+        if code
+        else _create(cluster, wanted, request.validate_only, now)
+        for wanted in request.topics
+    ]
     return CreateTopicsResponse(throttle_time_ms=0, topics=results)
 
 
