@@ -16,6 +16,7 @@ import outlast
 from outlast import config
 from outlast.engine import verdict
 from outlast.engine.messages import AttemptState
+from outlast.observe.metrics import METRICS
 from outlast.testing import faults as kinds
 
 FOLDER = Path(__file__).parent
@@ -114,6 +115,23 @@ def faults() -> str:
     )
 
 
+def metrics() -> str:
+    """Every metric, and a query to begin with."""
+    return _table(
+        ("metric", "type", "labels", "what it tells", "for example"),
+        (
+            (
+                f"`{metric.name}`",
+                metric.kind.value,
+                ", ".join(metric.labels),
+                metric.help,
+                f"`{metric.example}`",
+            )
+            for metric in METRICS.values()
+        ),
+    )
+
+
 def _default(setting: config.Setting) -> str:
     value = setting.default
     if setting.name == "socket_options":
@@ -139,6 +157,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("settings.md", settings),
     "differences": ("compatibility.md", differences),
     "faults": ("testing.md", faults),
+    "metrics": ("observability.md", metrics),
 }
 
 

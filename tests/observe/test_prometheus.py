@@ -300,7 +300,11 @@ def test_every_metric_stands_in_the_documents_with_its_labels() -> None:
     scrape.observer([PartitionSeen(0.0, *TP), RecordsSettled(1.0, *TP, 1, 1, 0.1), opened(1)])
     scrape.observer(refused(scrape.gaps, sent_s=1.0, now=2.0))
     scrape.observer(scrape.gaps.accepted(TP, sent_s=2.0, leader=2, leader_epoch=8, now=3.0))
-    rows = {row.split(" | ")[0]: row.split(" | ")[1] for row in page.splitlines() if " | " in row}
+    rows = {
+        row.split(" | ")[0]: row.split(" | ")[2]
+        for row in page.splitlines()
+        if row.count(" | ") > 2
+    }
     for metric in scrape.registry.collect():
         name = metric.name + ("_total" if metric.type == "counter" else "")
         labels = {label for sample in metric.samples for label in sample.labels} - {"le"}
