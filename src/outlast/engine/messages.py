@@ -259,6 +259,7 @@ class MetadataRefreshed:
     duration_s: float
     ok: bool
     error: str = ""
+    cluster_id: str = ""  # '' until a broker tells
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,7 +318,10 @@ class Sender:
         alive = hub.metadata.alive
         before = dict(hub.metadata.nodes)
         changes = hub.metadata.merge(response, link.node_id, now)
-        hub.out.facts.append(MetadataRefreshed(now, link.node_id, now - pending.sent_s, True))
+        cluster_id = hub.metadata.cluster_id
+        hub.out.facts.append(
+            MetadataRefreshed(now, link.node_id, now - pending.sent_s, True, cluster_id=cluster_id)
+        )
         hub.out.commands += hub.inquiries.metadata_ended(link, True, now)
         hub.tell(hub.recorder.refreshed(now))
         self._tell_gaps_who_leads(response, pending.sent_s, now)
