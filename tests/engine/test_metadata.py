@@ -516,7 +516,7 @@ def test_topics_are_forgotten_when_nothing_was_written_for_five_minutes():
     assert not metadata.interest("u", 20.0)
     metadata.interest("held", 0.0)
     assert metadata.expire((), 300.0) == []
-    assert metadata.expire({"held"}, 301.0) == ["t"]
+    assert metadata.expire({"held"}, 301.0) == [("t", 0)]
     assert not metadata.known("t")
     assert [entry.name for entry in metadata.build_request().topics] == ["held", "u"]
 

@@ -148,6 +148,11 @@ class Accumulator:
         """Whether a thread waits for room."""
         return bool(self._waiting)
 
+    def waiters(self) -> dict[str, int]:
+        """How many threads wait for room, by what keeps them: 'memory', or their 'share' of it."""
+        held = sum(self._shares.bounded(wish.tp) for wish in self._waiting.values())
+        return {"memory": len(self._waiting) - held, "share": held}
+
     def reserved(self) -> dict[TopicPartition, int]:
         """What is set aside for each partition."""
         total: dict[TopicPartition, int] = {}

@@ -127,6 +127,7 @@ class Answers:
             assert answer is not None
             self._delivered(place, batch, attempt, answer, now)
             return
+        self._hub.attempt_failed(place, judgement, now)
         attempt.stalled = judgement.stall
         if judgement.stall:
             since_s = owed_since_s(batch, attempt)
@@ -360,6 +361,7 @@ class Answers:
                     for place, _ in pending.batches:
                         left.setdefault(place.tp, place)
         for place in left.values():
+            self._hub.attempt_failed(place, judgement, now)
             if judgement.cause is not None:
                 oldest = next(b.open_attempt for b in place.window if b.open_attempt is not None)
                 self._hub.gap_refused(place, oldest, judgement.cause, judgement.name, now)

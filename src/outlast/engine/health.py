@@ -6,18 +6,17 @@ from outlast.engine.hub import Hub, TopicPartition
 from outlast.engine.messages import Gap, Health, HeldUp, Stall
 
 
-def examine(hub: Hub, bytes_per_s: float, now: float) -> Health:
+def examine(hub: Hub, headroom_s: float | None, now: float) -> Health:
     """The present condition.
 
     Args:
         hub: the producer's state.
-        bytes_per_s: how fast records come, in bytes of the send buffer.
+        headroom_s: how long the send buffer lasts if nothing leaves it; None: nothing comes.
         now: monotonic seconds.
     """
     gaps = {(gap.topic, gap.partition): gap for gap in hub.recorder.open_gaps(now)}
     stalls = {(stall.topic, stall.partition): stall for stall in hub.stalls.open_stalls(now)}
     room = hub.accumulator
-    free_bytes = room.limit_bytes - room.used_bytes
     return Health(
         open_gaps=tuple(gaps.values()),
         open_stalls=tuple(stalls.values()),
@@ -27,7 +26,7 @@ def examine(hub: Hub, bytes_per_s: float, now: float) -> Health:
         ),
         buffer_bytes=room.used_bytes,
         buffer_limit_bytes=room.limit_bytes,
-        headroom_s=free_bytes / bytes_per_s if bytes_per_s > 0 else None,
+        headroom_s=headroom_s,
     )
 
 

@@ -17,6 +17,7 @@ from outlast.engine.gap import GapRecorder
 from outlast.engine.inquiries import Inquiries
 from outlast.engine.lanes import Lanes
 from outlast.engine.messages import (
+    AttemptFailed,
     Cause,
     Complaint,
     Compress,
@@ -42,6 +43,7 @@ from outlast.engine.rng import Rng
 from outlast.engine.settings import Settings
 from outlast.engine.shares import Shares
 from outlast.engine.stall import StallRecorder
+from outlast.engine.verdict import Judgement
 
 WINDOW_BATCHES = 5  # the broker remembers five (S1)
 BATCH_AGE_S = 0.5  # rule 10
@@ -106,6 +108,12 @@ class Hub:
         place = self.partitions[tp] = Partition(*tp, self.limits)
         self.out.facts.append(PartitionSeen(now, *tp))
         return place
+
+    def seen_again(self, topic: str, now: float) -> None:
+        """A topic that was forgotten is in use again: its partitions keep their numbering, and
+        observers begin anew.
+        """
+        self.tell(PartitionSeen(now, *tp) for tp in self.partitions if tp[0] == topic)
 
     # --- records --------------------------------------------------------------------------------
 
@@ -174,6 +182,11 @@ class Hub:
             self.shares.changed()
             for batch in place.unsettled():
                 self.meet_gap(batch)
+
+    def attempt_failed(self, place: Partition, judgement: Judgement, now: float) -> None:
+        """Tell of an answer, or of a connection's end, that did not deliver."""
+        verdict = judgement.verdict.name.lower()
+        self.out.facts.append(AttemptFailed(now, *place.tp, verdict, judgement.name))
 
     def gap_refused(
         self, place: Partition, attempt: Attempt, cause: Cause, name: str, now: float

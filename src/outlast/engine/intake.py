@@ -154,7 +154,8 @@ class Intake:
         error = self._hub.metadata.topic_error(topic)
         if error in TOPIC_FORBIDDEN and granted:
             return Waiting(ticket, "metadata", error, final=True)
-        self._hub.metadata.interest(topic, now)
+        if self._hub.metadata.interest(topic, now):
+            self._hub.seen_again(topic, now)
         self._waiters.setdefault(topic, {}).setdefault(ticket, now)
         self._hub.inquiries.clock.want(now)
         self.attention = True
@@ -218,6 +219,10 @@ class Intake:
     def waiting_since_s(self) -> float | None:
         """Since when the last topic to be asked for has been waited for."""
         return max((min(t.values()) for t in self._waiters.values()), default=None)
+
+    def metadata_waiters(self) -> int:
+        """How many threads wait to learn a topic's partitions."""
+        return sum(map(len, self._waiters.values())) if self._waiters else 0
 
     def wanted_topics(self) -> set[str]:
         """The topics that somebody waits for."""

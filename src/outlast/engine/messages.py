@@ -263,6 +263,48 @@ class MetadataRefreshed:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicGone:
+    """The cluster has no such topic any more, or no such partition, and nothing of it is left."""
+
+    at_s: float
+    topic: str
+    partition: int | None = None  # None: all of them
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """An attempt to deliver a batch did not deliver it: how that was judged. Where a connection
+    ends, once for each partition.
+    """
+
+    at_s: float
+    topic: str
+    partition: int
+    verdict: str  # refresh, retry, unsure, resequence, split, fail_batch
+    error: str  # protocol name of the answer, or of the loss
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLevel:
+    """How full the send buffer is; at most once a second, and only if it matters."""
+
+    at_s: float
+    used_bytes: int
+    limit_bytes: int
+    headroom_s: float | None  # until it is full if nothing leaves it; None: nothing comes
+
+
+@dataclass(frozen=True, slots=True)
+class SendersBlocked:
+    """Threads wait, or waited, in `send()`; at most once a second."""
+
+    at_s: float
+    reason: str  # as in `Waiting`: memory, share, metadata
+    waiting: int  # threads, now
+    blocked_s: float  # of all of them together, since it was last told
+
+
+@dataclass(frozen=True, slots=True)
 class RecordsSettled:
     """Records of one batch were acknowledged or failed."""
 
@@ -350,6 +392,10 @@ Fact = (
     | LeaderChanged
     | PartitionRestarted
     | MetadataRefreshed
+    | TopicGone
+    | AttemptFailed
+    | BufferLevel
+    | SendersBlocked
     | RecordsSettled
     | LaneChanged
     | Throttled

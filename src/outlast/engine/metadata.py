@@ -175,16 +175,16 @@ class Metadata:
         entry.used_s = now
         return False
 
-    def expire(self, in_use: Collection[str], now: float) -> list[str]:
-        """Forget, and return, topics that nothing was written to for five minutes, except those
-        that the caller still holds records of.
+    def expire(self, in_use: Collection[str], now: float) -> list[tuple[str, int]]:
+        """Forget topics that nothing was written to for five minutes, except those that the caller
+        still holds records of. Returns each with the error code of the last answer about it.
         """
         idle = [
-            name
+            (name, entry.error_code)
             for name, entry in self._topics.items()
             if now - entry.used_s > TOPIC_IDLE_S and name not in in_use
         ]
-        for name in idle:
+        for name, _ in idle:
             del self._topics[name]
         return idle
 

@@ -22,7 +22,6 @@ from outlast.engine.batch import Batch
 from outlast.engine.brokers import Link, Pending, Question
 from outlast.engine.health import examine
 from outlast.engine.hub import Hub
-from outlast.engine.inflow import Inflow
 from outlast.engine.intake import Intake, Waiting
 from outlast.engine.messages import (
     PRODUCE_ROLES,
@@ -39,6 +38,7 @@ from outlast.engine.messages import (
     Role,
     Stall,
     Throttled,
+    TopicGone,
 )
 from outlast.engine.metadata import (
     Change,
@@ -49,6 +49,7 @@ from outlast.engine.metadata import (
     TopicRecreated,
 )
 from outlast.engine.outgoing import Outgoing
+from outlast.engine.pressure import Pressure
 from outlast.engine.queue import FailureReason
 from outlast.engine.rng import Rng
 from outlast.engine.settings import Settings
@@ -58,6 +59,7 @@ from outlast.engine.window import EPOCH_MAX
 
 NO_PRODUCER_ID_FOR_US = frozenset({31, 42, 53})
 COORDINATOR_LOADING = frozenset({14, 15, 16})
+UNKNOWN_TOPIC = 3
 SHORTEST_WAIT_S = 0.0005
 
 __all__ = ["Sender", "Waiting"]
@@ -73,7 +75,7 @@ class Sender:
         self._answers = Answers(self._hub)
         self._silence = Silence(self._hub, self._answers)
         self._aftermath = Aftermath(self._hub)
-        self._inflow = Inflow(now)
+        self._pressure = Pressure(self._hub.accumulator, now)
         self._closed = False
         self._advanced_s = now
         # the application's side, where every call layer would be paid for each record
@@ -118,6 +120,7 @@ class Sender:
             self._close(link, now)
         self._hub.tell(self._hub.stalls.close(now))
         self._hub.tell(self._hub.recorder.close(now))
+        self._hub.tell(self._pressure.rest(now))
         self._hub.report(now)
         self._closed = True
 
@@ -230,6 +233,7 @@ class Sender:
             self._hub.stalls.next_deadline(now),
             self._silence.next_deadline(looked_s),
             self._aftermath.next_deadline(),
+            self._pressure.next_deadline(),
             self._hub.lanes.next_deadline(),
             self._hub.shares.due_at() if self._hub.accumulator.anybody_waits else None,
         ]
@@ -266,8 +270,7 @@ class Sender:
 
     def health(self, now: float) -> Health:
         """Open gaps and stalls, who is held up, how long the buffer lasts if nothing leaves it."""
-        taken_bytes = self._hub.accumulator.taken_bytes
-        return examine(self._hub, self._inflow.bytes_per_s(taken_bytes, now), now)
+        return examine(self._hub, self._pressure.headroom_s(now), now)
 
     def stalls(self, now: float) -> list[Stall]:
         """The last thousand stalls, open ones included."""
@@ -286,7 +289,6 @@ class Sender:
         """After every event: send what can be sent, ask what must be asked."""
         self._intake.attention = False
         self._advanced_s = now
-        self._inflow.sample(self._hub.accumulator.taken_bytes, now)
         if self._closed:
             return
         hub = self._hub
@@ -301,6 +303,7 @@ class Sender:
         since = [s for s in wants if s is not None]
         hub.inquiries.clock.need(max(since, default=None), now)
         hub.out.commands += hub.inquiries.step(now)
+        hub.tell(self._pressure.look(self._intake.metadata_waiters(), now))
         hub.report(now)
 
     def _judge_shares(self, now: float) -> None:
@@ -333,7 +336,11 @@ class Sender:
             self._changed(change, now)
         found = {change.topic for change in changes if isinstance(change, TopicFound)}
         self._intake.informed(found, pending.sent_s)
-        hub.metadata.expire({topic for topic, _ in hub.busy} | self._intake.wanted_topics(), now)
+        in_use = {topic for topic, _ in hub.busy} | self._intake.wanted_topics()
+        for topic, error_code in hub.metadata.expire(in_use, now):
+            if error_code == UNKNOWN_TOPIC:
+                self._abandon_gaps(topic, now)
+                hub.out.facts.append(TopicGone(now, topic))
 
     def _follow_addresses(self, before: Mapping[int, Node], now: float) -> None:
         """Nodes that have another address: connections to the old one are given up, unless they
@@ -362,9 +369,7 @@ class Sender:
                 for tp, place in list(hub.partitions.items()):
                     if tp[0] == change.topic:  # idle ones too: the new topic knows no numbers
                         hub.settle(place, place.leave_topic(why), now)
-                for tp in hub.recorder.idle():  # whom nobody waits for any more: it was the old's
-                    if tp[0] == change.topic:
-                        hub.tell(hub.recorder.abandon(tp, GapEnd.TOPIC_GONE, now))
+                self._abandon_gaps(change.topic, now)
             case PartitionGone():
                 tp = (change.topic, change.partition)
                 why = FailureReason("topic_gone", 3, "its topic has no such partition any more")
@@ -372,6 +377,13 @@ class Sender:
                 if gone is not None:
                     hub.settle(gone, gone.fail_all(why), now)
                 hub.tell(hub.recorder.abandon(tp, GapEnd.TOPIC_GONE, now))
+                hub.out.facts.append(TopicGone(now, *tp))
+
+    def _abandon_gaps(self, topic: str, now: float) -> None:
+        """Of a topic that is gone: those that nobody waits for any more."""
+        for tp in self._hub.recorder.idle():
+            if tp[0] == topic:
+                self._hub.tell(self._hub.recorder.abandon(tp, GapEnd.TOPIC_GONE, now))
 
     def _tell_gaps_who_leads(self, response: Any, asked_s: float, now: float) -> None:
         """For the cluster's share of open gaps: what this very answer says, new or old."""
