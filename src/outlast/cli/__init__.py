@@ -23,6 +23,8 @@ def main() -> None:
         import rich  # noqa: F401  (typer does without, the commands do not)
 
         from outlast.cli.app import app
+
+        app()
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
@@ -30,4 +32,3 @@ def main() -> None:
             f"outlast: its commands need {error.name}, which is not installed. "
             "Install them with: pip install 'outlast[cli]'"
         )
-    app()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ast import literal_eval
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,12 +31,34 @@ def _outlast(
 ) -> None: ...
 
 
+def _to_be_written(path: Path | None) -> Path | None:
+    """Better told before a run than after it."""
+    if path is not None:
+        from outlast.cli.report import unwritable
+
+        if why := unwritable(path):
+            raise typer.BadParameter(why)
+    return path
+
+
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        callback=_to_be_written,
+        help="Put what was found there, too, as one HTML page.",
+    ),
+]
+
+
 @app.command()
 def demo(
     rate: Annotated[
         int, typer.Option(min=1, max=2000, help="Records per second and partition.")
     ] = 300,
     seed: Annotated[int, typer.Option(help="Of the mock cluster's chances.")] = 1,
+    report: Report = None,
 ) -> None:
     """Kill a leader under load and see the gaps: nothing to install, nothing to start.
 
@@ -45,7 +68,7 @@ def demo(
     """
     from outlast.cli.demo import run
 
-    raise typer.Exit(run(rate=rate, seed=seed))
+    raise typer.Exit(run(rate=rate, seed=seed, report=report))
 
 
 def _seeds(text: str) -> tuple[int, int]:

@@ -8,29 +8,40 @@ from __future__ import annotations
 
 import logging
 import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from outlast import KafkaProducer
-from outlast.cli.load import Load
+from outlast.cli.load import ACKED_STEP_S, Load
 from outlast.cli.screen import Screen
 from outlast.cli.tables import LEGEND, gap_table
 from outlast.cli.verify import Delivery, ReadBackError, compare, read_back
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.server import ClusterServer
 
+if TYPE_CHECKING:
+    from outlast.cli.report import Run
+
 TOPIC = "orders"
 PARTITIONS = range(6)
 ELECTION_S = 3.0  # a dead node is given up after that (Kafka's default: 9 s)
 STORY_LIMIT_S = 25.0  # the demo ends in under 40 s, whatever happens
+SETTINGS_SHOWN = ("acks", "enable_idempotence", "delivery_timeout_ms", "request_timeout_ms")
 FLUSH_S = 5.0
 READ_S = 8.0
 
 
-def run(rate: int, seed: int) -> int:
-    """Run the demo and print what it found; the process's exit code."""
+def run(rate: int, seed: int, report: Path | None = None) -> int:
+    """Run the demo and print what it found; the process's exit code.
+
+    Args:
+        report: write an HTML page there, too.
+    """
     for name in ("outlast", "kafka"):
         logging.getLogger(name).addHandler(logging.NullHandler())  # the screen tells enough
     console = Console(highlight=False)
@@ -40,26 +51,36 @@ def run(rate: int, seed: int) -> int:
         producer = KafkaProducer(bootstrap_servers=server.bootstrap)
         load = Load(producer.send, TOPIC, len(PARTITIONS), rate)
         try:
-            start_s = _play(console, server, producer, load, rate)
+            screen = _play(console, server, producer, load, rate)
         except BaseException:
             producer.close(timeout=0)
             raise
+        end_s = time.monotonic()
         producer.close(timeout=FLUSH_S)
         gaps, stalls = producer.gaps(), producer.stalls()
+        delivery, doubt = None, ""
         try:
             read = read_back(server.bootstrap, TOPIC, PARTITIONS, READ_S)
+            delivery = compare(load.acknowledged, read)
         except ReadBackError as error:
-            console.print(f"No verdict: {error}", style="bold red")
+            doubt = f"No verdict: {error}"
+    if delivery is None:
+        console.print(doubt, style="bold red")
+    else:
+        _print(console, gap_table(gaps, stalls, TOPIC, PARTITIONS, screen.start_s), load, delivery)
+    if report is not None:
+        from outlast.cli.report import save  # jinja2 is needed for nothing else here
+
+        found = _found(producer, load, screen, end_s, delivery, doubt)
+        if not save(found, report, console):
             return 1
-    delivery = compare(load.acknowledged, read)
-    _report(console, gap_table(gaps, stalls, TOPIC, PARTITIONS, start_s), load, delivery)
     return 0 if delivery else 1
 
 
 def _play(
     console: Console, server: ClusterServer, producer: KafkaProducer, load: Load, rate: int
-) -> float:
-    """The story, from the first record to the last ack; when it began, in monotonic seconds."""
+) -> Screen:
+    """The story, from the first record to the last ack."""
 
     def leaders() -> list[int]:
         return server.call(
@@ -95,10 +116,10 @@ def _play(
         load.stop()
         screen.say("the last records are waited for, and everything is read back")
         producer.flush(timeout=FLUSH_S)
-        return screen.start_s
+        return screen
 
 
-def _report(console: Console, table: Table, load: Load, delivery: Delivery) -> None:
+def _print(console: Console, table: Table, load: Load, delivery: Delivery) -> None:
     console.print()
     console.print(table)
     console.print(Text(LEGEND, "dim"))
@@ -108,3 +129,37 @@ def _report(console: Console, table: Table, load: Load, delivery: Delivery) -> N
         f"failed {len(load.failures):,}"
     )
     console.print(str(delivery), style="bold green" if delivery else "bold red")
+
+
+def _found(
+    producer: KafkaProducer,
+    load: Load,
+    screen: Screen,
+    end_s: float,
+    delivery: Delivery | None,
+    doubt: str,
+) -> Run:
+    from outlast.cli.report import Mark, Records, Run
+
+    acknowledged = sum(map(len, load.acknowledged.values()))
+    return Run(
+        title="outlast demo",
+        begin_s=screen.start_s,
+        begin_unix_s=time.time() - time.monotonic() + screen.start_s,
+        end_s=end_s,
+        partitions=[(TOPIC, partition) for partition in PARTITIONS],
+        gaps=producer.gaps(),
+        stalls=producer.stalls(),
+        acked=load.acked,
+        acked_step_s=ACKED_STEP_S,
+        marks=[Mark(at_s, text) for at_s, text in screen.said],
+        records=Records(sum(load.sent), acknowledged, len(load.failures)),
+        delivery=delivery,
+        delivery_timeout_s=producer.config["delivery_timeout_ms"] / 1000,
+        settings={
+            "cluster": f"3 mock brokers; a dead one is given up after {ELECTION_S} s",
+            "load": f"{load.rate:,} records/s to each partition",
+            **{name: str(producer.config[name]) for name in SETTINGS_SHOWN},
+        },
+        notes=[doubt] if doubt else [],
+    )

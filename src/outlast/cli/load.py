@@ -16,6 +16,7 @@ from kafka.errors import KafkaError
 from outlast.cli.verify import encode
 
 STEP_S = 0.01
+ACKED_STEP_S = 0.25
 
 
 class Load:
@@ -36,12 +37,15 @@ class Load:
         self.acknowledged: dict[int, dict[int, int]] = {p: {} for p in range(partitions)}
         self.failures: list[BaseException] = []
         self.last_ack_s = [0.0] * partitions
+        self.begun_s = 0.0
+        self.acked: list[int] = []  # acknowledged in each ACKED_STEP_S since `begun_s`
 
     def __repr__(self) -> str:
         return f"<Load sent={sum(self.sent)} failed={len(self.failures)}>"
 
     def start(self) -> None:
         """Begin to send."""
+        self.begun_s = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -50,9 +54,8 @@ class Load:
         self._thread.join()
 
     def _run(self) -> None:
-        begun_s = time.monotonic()
         while not self._stopping.wait(STEP_S):
-            due = int((time.monotonic() - begun_s) * self.rate)
+            due = int((time.monotonic() - self.begun_s) * self.rate)
             for partition, sent in enumerate(self.sent):
                 for number in range(sent, due):
                     self._send_one(partition, number)
@@ -69,4 +72,7 @@ class Load:
 
     def _acknowledged(self, partition: int, number: int, metadata: Any) -> None:
         self.acknowledged[partition][number] = metadata.offset
-        self.last_ack_s[partition] = time.monotonic()
+        now = self.last_ack_s[partition] = time.monotonic()
+        step = int((now - self.begun_s) / ACKED_STEP_S)
+        self.acked += [0] * (step + 1 - len(self.acked))
+        self.acked[step] += 1

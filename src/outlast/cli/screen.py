@@ -42,13 +42,13 @@ class Screen:
         limit_s: float,
     ) -> None:
         self.start_s = time.monotonic()
+        self.said: list[tuple[float, str]] = []  # when, in monotonic seconds, and what
         self._console = console
         self._load = load
         self._topic = topic
         self._gaps = gaps
         self._leaders = leaders
         self._limit_s = limit_s
-        self._doing = ""
         self._acked = [0] * len(load.sent)
         self._history: list[deque[int]] = [deque(maxlen=HISTORY) for _ in load.sent]
         self._status_s = self.start_s
@@ -74,7 +74,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Tell what happens now."""
-        self._doing = text
+        self.said.append((time.monotonic(), text))
         self._console.print(Text.assemble((f"{self._elapsed_s():5.1f} s  ", "dim"), text))
 
     def wait(self, at_least_s: float, until: Callable[[], bool] = lambda: True) -> None:
