@@ -11,7 +11,7 @@ JOBS ?= 1
 MINUTES ?= 60
 SEED ?=
 
-.PHONY: help demo simulate test test-fast chaos lint format docs java clean
+.PHONY: help demo simulate test test-fast chaos lint format docs java prometheus clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -22,7 +22,7 @@ demo: $(VENV)/.user ## a 3-broker mock cluster, a leader killed under load, a ga
 simulate: $(VENV)/.user ## random failovers on a virtual clock (SEEDS=1:20000 JOBS=1)
 	$(BIN)/outlast simulate --seeds $(SEEDS) --jobs $(JOBS)
 
-test: lint java ## lint and all tests, those on a real Apache Kafka included
+test: lint java prometheus ## lint and all tests, those on a real Kafka and Prometheus included
 	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/.dev ## all tests but those on a real Apache Kafka
@@ -40,11 +40,11 @@ format: $(VENV)/.dev ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.dev ## make the tables in the documents anew from the code
+docs: $(VENV)/.dev ## make the documents' tables, the dashboard and the alerts anew from the code
 	$(BIN)/python -m docs.tables
 
 clean: ## take away everything the other targets made
-	rm -rf $(VENV) .kafka .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build dist
+	rm -rf $(VENV) .kafka .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .virtual.log build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --- set-up: each step leaves a stamp and is not done twice ---------------------------------------
@@ -70,3 +70,10 @@ java:
 	@{ command -v java && command -v mvn; } >/dev/null \
 		|| $(call apt,openjdk-17-jre-headless maven) || $(call apt,openjdk-21-jre-headless maven) \
 		|| echo "Java 17 or later, or Maven, is missing: the tests on a real Kafka will be skipped."
+
+# Debian starts what it installs: the tests want the program alone.
+prometheus:
+	@{ command -v prometheus && command -v promtool; } >/dev/null \
+		|| { $(call apt,prometheus) && { systemctl disable --now prometheus || service prometheus stop; \
+			true; } >/dev/null 2>&1; } \
+		|| echo "Prometheus is missing: the tests of dashboard and alerts on a real one will be skipped."

@@ -1,6 +1,7 @@
 """Keeps the tables in the documents true: made from the code, between two marks in the page.
 
-`make docs` rewrites them; `tests/test_docs.py` fails when a page says something else.
+`make docs` rewrites them, and the dashboard and the alert rules beside them; `tests/test_docs.py`
+fails when a page or file says something else.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import outlast
+from docs import alerts, dashboard
 from outlast import config
 from outlast.engine import verdict
 from outlast.engine.messages import AttemptState
@@ -158,6 +160,12 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "differences": ("compatibility.md", differences),
     "faults": ("testing.md", faults),
     "metrics": ("observability.md", metrics),
+    "dashboard": ("observability.md", dashboard.overview),
+    "alerts": ("observability.md", alerts.runbook),
+}
+FILES: dict[Path, Callable[[], str]] = {  # that are made whole
+    dashboard.PATH: dashboard.text,
+    alerts.PATH: alerts.text,
 }
 
 
@@ -178,3 +186,5 @@ if __name__ == "__main__":
     for name, (page, _) in TABLES.items():
         path = FOLDER / page
         path.write_text(rewritten(name, path.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, made in FILES.items():
+        path.write_text(made(), encoding="utf-8")

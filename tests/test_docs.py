@@ -19,6 +19,11 @@ def test_the_table_is_made_from_the_code(name: str) -> None:
     assert tables.rewritten(name, text) == text, "run `make docs`"
 
 
+@pytest.mark.parametrize("path", tables.FILES, ids=lambda path: path.name)
+def test_the_file_is_made_from_the_code(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == tables.FILES[path](), "run `make docs`"
+
+
 def test_a_table_that_says_something_else_is_found() -> None:
     text = (FOLDER / "failure-semantics.md").read_text(encoding="utf-8")
     false = text.replace("| 19 | NOT_ENOUGH_REPLICAS | RETRY |", "| 19 | NOT_ENOUGH_REPLICAS | X |")

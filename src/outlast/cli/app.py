@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from ast import literal_eval
 from importlib.metadata import version
 from pathlib import Path
@@ -185,3 +186,89 @@ def cluster(
     except OSError as error:
         typer.echo(f"outlast: {error.strerror}; choose others with --port", err=True)
         raise typer.Exit(1) from None
+
+
+@app.command()
+def dashboard(
+    alerts: Annotated[
+        bool, typer.Option("--alerts", help="Print alert rules for Prometheus instead.")
+    ] = False,
+) -> None:
+    """Print a Grafana dashboard for the metrics of outlast: outlast dashboard > outlast.json
+
+    Gaps and stalls of each partition, whose time they took, what became of the records, and how
+    much longer the buffer lasts. With --alerts: rules that tell of it. More in
+    docs/observability.md.
+    """
+    from outlast.cli.dashboard import run
+
+    raise typer.Exit(run(alerts=alerts))
+
+
+@app.command()
+def check(
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT,…", help="Where the cluster is.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Look at this topic; may be repeated. Else at all.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the producer; may be repeated."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Its settings: JSON, or lines NAME=VALUE."),
+    ] = None,
+    env_prefix: Annotated[
+        str | None,
+        typer.Option(metavar="PREFIX", help="Its settings: variables PREFIXNAME=VALUE."),
+    ] = None,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|URL|-", help="A running producer: its health().to_dict() as JSON."
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="What is sent: records/s, 5000, or bytes/s, 2MB."),
+    ] = None,
+    record_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Size of a record, for --rate. Else 1000.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Warnings, and what cannot be read, count too.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 10.0,
+) -> None:
+    """Does this producer outlast what can happen to this cluster? Changes nothing.
+
+    Reads the settings of brokers, topics and producer, and tells how long each kind of failure can
+    last, whether records survive it, and what to set instead. docs/check.md has all the rules.
+
+    Exit code 0 if there is no error, 1 with --strict if there is a warning, 2 if there is an error,
+    3 if the cluster could not be asked.
+    """
+    from outlast.cli.check import rate as load, run
+    from outlast.cli.check_settings import SettingsError, gather
+
+    try:
+        producer = gather(
+            health=health,
+            file=config,
+            environment=os.environ,
+            prefix=env_prefix,
+            keywords=setting or [],
+            bootstrap=bootstrap_servers,
+        )
+        given = None if rate is None else load(rate, record_bytes)
+    except (SettingsError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(
+        run(producer, topics=topic, load=given, json=json, strict=strict, timeout_s=timeout)
+    )
