@@ -1,11 +1,15 @@
-"""One real Kafka for the whole run, used last: beside it nothing else is timed."""
+"""One real Kafka for the whole run, used last: beside it nothing else is timed. And which tests take
+no account of the clock.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.real.kafka_cluster import RealCluster
 from tests.real.kafka_jars import missing
@@ -30,6 +34,26 @@ def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluste
     finally:
         cluster.close()
         _running.clear()
+
+
+settings.register_profile("outlast", deadline=None)  # how long it takes says nothing
+settings.load_profile("outlast")
+
+VIRTUAL = {"engine", "fuzz", "sim", "wire"}  # folders
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path.parent.name in VIRTUAL:
+        item.add_marker("virtual")
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay to the end: collecting them as garbage again and again makes the
+    whole process stand still, which is what some of them measure.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -152,30 +152,30 @@ BOTH = 14  # rarely used, has the followers 2 and 4
 FIRST_S, SECOND_S, ENDS_S = 5.0, 11.0, 17.0
 
 
+@cache
+def two_causes(seed: int, linger_ms: int):
+    by_follower = [(n, p) for kind in (BUSY, RARE) for n, ps in kind.items() for p in ps]
+    replicas = [[1, n] for n, _ in by_follower] + [[1, 2, 4]]
+    sim = placed(seed, replicas, linger_ms=linger_ms)
+    for node, begins_s in ((2, FIRST_S), (3, SECOND_S)):
+        sim.fault(SlowFollower(FOREVER_S, node=node, after_s=begins_s, until_s=ENDS_S))
+    for _, partition in by_follower[:8]:
+        sim.send_every(partition, 0.019, 900, start_s=sim.now + 0.0023 * partition)
+    for _, partition in [*by_follower[8:], (2, BOTH)]:
+        sim.send_every(partition, 1.7, 10, start_s=sim.now + 0.13 * partition)
+    sim.run_until(sim.all_settled, 120.0)
+    assert_sound(sim)
+    assert sim.gaps() == []
+    return sim
+
+
 class TestTwoCauses:
     """Two followers of one leader get stuck, at different times."""
-
-    @staticmethod
-    @cache
-    def told(seed: int, linger_ms: int):
-        by_follower = [(n, p) for kind in (BUSY, RARE) for n, ps in kind.items() for p in ps]
-        replicas = [[1, n] for n, _ in by_follower] + [[1, 2, 4]]
-        sim = placed(seed, replicas, linger_ms=linger_ms)
-        for node, begins_s in ((2, FIRST_S), (3, SECOND_S)):
-            sim.fault(SlowFollower(FOREVER_S, node=node, after_s=begins_s, until_s=ENDS_S))
-        for _, partition in by_follower[:8]:
-            sim.send_every(partition, 0.019, 900, start_s=sim.now + 0.0023 * partition)
-        for _, partition in [*by_follower[8:], (2, BOTH)]:
-            sim.send_every(partition, 1.7, 10, start_s=sim.now + 0.13 * partition)
-        sim.run_until(sim.all_settled, 120.0)
-        assert_sound(sim)
-        assert sim.gaps() == []
-        return sim
 
     @pytest.mark.parametrize("linger_ms", [0, 5])
     def test_no_healthy_partition_is_held_up_twice_for_one_cause(self, linger_ms: int):
         for seed in (1, 2):
-            sim = self.told(seed, linger_ms)
+            sim = two_causes(seed, linger_ms)
             for partition in BUSY[4]:
                 held = pauses(sim, partition, 0.1)
                 assert len(held) <= 2, (seed, partition, held)
@@ -192,7 +192,7 @@ class TestTwoCauses:
 
     def test_the_open_lane_is_given_up_once_a_cause(self):
         for seed in (1, 2):
-            sim = self.told(seed, 0)
+            sim = two_causes(seed, 0)
             given_up = {
                 a.request.failed_at
                 for wire in wire_by_partition(sim).values()
