@@ -15,7 +15,7 @@ from math import inf, isclose
 
 from outlast.engine.messages import Gap
 from outlast.testing.simulation import Simulation
-from outlast.testing.wire import WireAttempt, WireRequest, attempts
+from outlast.testing.wire import TopicPartition, WireAttempt, WireRequest, attempts
 
 A_MOMENT_S = 1e-6
 PRODUCE, API_VERSIONS = 0, 18
@@ -131,17 +131,26 @@ def _ended_s(request: WireRequest) -> float:
 def _behind_the_stuck(
     sim: Simulation, pairs: list[tuple[WireRequest, WireRequest]]
 ) -> Iterator[str]:
-    """Requests sent over a slow lane while another was under way: all in both must be well."""
+    """Requests sent over a slow lane while another was under way: all in both must be well. What a
+    leader said ends with its time as leader.
+    """
     carried: dict[int, list[WireAttempt]] = {}
-    told: dict[tuple[str, int], list[tuple[float, int]]] = {}
+    told: dict[tuple[int, TopicPartition], list[tuple[float, int]]] = {}
     for attempt in attempts(sim.network.requests):
         carried.setdefault(id(attempt.request), []).append(attempt)
         if attempt.code is not None and attempt.ended_at is not None:
-            told.setdefault(attempt.tp, []).append((attempt.ended_at, attempt.code))
+            at_node = told.setdefault((attempt.request.node_id, attempt.tp), [])
+            at_node.append((attempt.ended_at, attempt.code))
+    elected_s: dict[TopicPartition, list[float]] = {}
+    for election in sim.cluster.elections:
+        elected_s.setdefault((election.topic, election.partition), []).append(election.at_s)
     for before, request in pairs:
         for attempt in carried[id(before)] + carried[id(request)]:
-            known = [told_ for told_ in told.get(attempt.tp, ()) if told_[0] <= request.sent_at]
-            if known and max(known, key=lambda t: t[0])[1] == REQUEST_TIMED_OUT:
+            by_s = request.sent_at
+            since_s = max((s for s in elected_s.get(attempt.tp, ()) if s <= by_s), default=0.0)
+            words = told.get((request.node_id, attempt.tp), ())
+            known = [word for word in words if since_s <= word[0] <= by_s]
+            if known and max(known, key=lambda word: word[0])[1] == REQUEST_TIMED_OUT:
                 yield (
                     f"at {request.sent_at} s a second request is under way in a slow lane, and "
                     f"{attempt.tp[0]}-{attempt.tp[1]} is stuck"
