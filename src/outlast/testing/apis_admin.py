@@ -1,4 +1,4 @@
-"""What administrators ask of a node: topics, partitions, leaders, configurations, the cluster.
+"""What administrators ask of a node: topics, partitions, leaders, the cluster.
 
 Any node does it at once, by the cluster's own verbs; brokers learn of it one by one, so right after
 the answer some do not know a new topic yet (A38).
@@ -7,14 +7,11 @@ CreateTopics 2–7 (partitions, replicas, assignments; of configs `min.insync.re
 `cleanup.policy`, `max.message.bytes`, `message.timestamp.type`, others are refused),
 DeleteTopics 1–6, CreatePartitions 0–3, DescribeCluster 0–2.
 ElectLeaders 0–2: preferred ones, and unclean ones where nobody leads.
-DescribeConfigs 1–4: what the mock has of a topic's and of a broker's own configuration. A value is
-told to be set where it differs from the default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.admin import (
     CreatePartitionsRequest,
@@ -25,8 +22,6 @@ from kafka.protocol.admin import (
     DeleteTopicsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
@@ -34,7 +29,6 @@ from kafka.protocol.api_message import ApiMessage
 
 from outlast.testing.apis import (
     HANDLERS,
-    INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
     NO_ID,
     UNKNOWN_TOPIC_ID,
@@ -49,7 +43,7 @@ if TYPE_CHECKING:
     from outlast.testing.connection import Exchange
     from outlast.testing.node import Node
 
-CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS = 19, 20, 32
+CREATE_TOPICS, DELETE_TOPICS = 19, 20
 CREATE_PARTITIONS, ELECT_LEADERS, DESCRIBE_CLUSTER = 37, 43, 60
 
 TOPIC_ALREADY_EXISTS = 36
@@ -292,109 +286,6 @@ def _elect(cluster: MockCluster, name: str, index: int, election: int, now: floa
     return 0
 
 
-# --- DescribeConfigs ----------------------------------------------------------------------------
-
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-SET_ON_TOPIC, SET_ON_BROKER, DEFAULT = 1, 4, 5
-BOOLEAN, STRING, INT, LIST = 1, 2, 3, 7
-
-
-class Config(NamedTuple):
-    """One entry: what it is, what it would be if nobody had set it, and what that is called on a
-    broker where a topic has it.
-    """
-
-    name: str
-    type: int
-    value: str
-    default: str
-    synonym: str = ""
-
-
-def serve_describe_configs(
-    cluster: MockCluster, node: Node, exchange: Exchange, _now: float
-) -> ApiMessage:
-    """The configuration of topics that exist, and of the broker that is asked."""
-    request = exchange.request
-    result = DescribeConfigsResponse.DescribeConfigsResult
-    results = []
-    for wanted in request.resources:
-        kind, name, keys = wanted.resource_type, wanted.resource_name, wanted.configuration_keys
-        code, configs = _configs(cluster, node, kind, name)
-        is_set = SET_ON_TOPIC if kind == TOPIC_RESOURCE else SET_ON_BROKER
-        entries = [
-            _entry(config, is_set, request.include_synonyms)
-            for config in configs
-            if keys is None or config.name in keys
-        ]
-        results.append(
-            result(
-                error_code=code,
-                error_message=None,
-                resource_type=kind,
-                resource_name=name,
-                configs=entries,
-            )
-        )
-    return DescribeConfigsResponse(throttle_time_ms=0, results=results)
-
-
-def _configs(
-    cluster: MockCluster, node: Node, kind: int, name: str
-) -> tuple[int, Iterator[Config] | tuple[()]]:
-    if kind == TOPIC_RESOURCE:
-        known = name in cluster.topics
-        return (0, _of_topic(cluster, name)) if known else (UNKNOWN_TOPIC_OR_PARTITION, ())
-    if kind == BROKER_RESOURCE and name == str(node.node_id):
-        return 0, _of_broker(cluster, node)
-    return INVALID_REQUEST, ()
-
-
-def _of_topic(cluster: MockCluster, name: str) -> Iterator[Config]:
-    topic = cluster.topics[name]
-    rules, limit = topic.rules, str(cluster.settings.max_message_bytes)
-    policy = "compact" if rules.compacted else "delete"
-    time = "LogAppendTime" if rules.log_append_time else "CreateTime"
-    yield Config("cleanup.policy", LIST, policy, "delete", "log.cleanup.policy")
-    yield Config("max.message.bytes", INT, str(rules.max_message_bytes), limit, "message.max.bytes")
-    yield Config("message.timestamp.type", STRING, time, "CreateTime", "log.message.timestamp.type")
-    yield Config("min.insync.replicas", INT, str(topic.min_isr), "1", "min.insync.replicas")
-
-
-def _of_broker(cluster: MockCluster, node: Node) -> Iterator[Config]:
-    settings = cluster.settings
-    creates, unclean = settings.auto_create_topics, settings.unclean_election
-    yield Config("node.id", INT, str(node.node_id), "")
-    yield Config("auto.create.topics.enable", BOOLEAN, str(creates).lower(), "true")
-    yield Config("message.max.bytes", INT, str(settings.max_message_bytes), "1048588")
-    yield Config("num.partitions", INT, str(settings.auto_create_partitions), "1")
-    yield Config("unclean.leader.election.enable", BOOLEAN, str(unclean).lower(), "false")
-    expiry_ms = int(settings.producer_expiry_s * 1000)
-    yield Config("producer.id.expiration.ms", INT, str(expiry_ms), "86400000")
-
-
-def _entry(config: Config, is_set: int, with_synonyms: bool) -> Any:
-    entry = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
-    synonym = entry.DescribeConfigsSynonym
-    source = DEFAULT if config.value == config.default else is_set
-    synonyms = []
-    if with_synonyms and source != DEFAULT:
-        synonyms.append(synonym(name=config.name, value=config.value, source=source))
-    if with_synonyms and config.default:
-        name = config.synonym or config.name
-        synonyms.append(synonym(name=name, value=config.default, source=DEFAULT))
-    return entry(
-        name=config.name,
-        value=config.value,
-        read_only=config.name == "node.id",
-        config_source=source,
-        is_sensitive=False,
-        synonyms=synonyms,
-        config_type=config.type,
-        documentation=None,
-    )
-
-
 # --- DescribeCluster ----------------------------------------------------------------------------
 
 
@@ -429,4 +320,3 @@ HANDLERS[DELETE_TOPICS] = Handler(DeleteTopicsRequest, (1, 6), serve_delete_topi
 HANDLERS[DESCRIBE_CLUSTER] = Handler(DescribeClusterRequest, (0, 2), serve_describe_cluster)
 HANDLERS[CREATE_PARTITIONS] = Handler(CreatePartitionsRequest, (0, 3), serve_create_partitions)
 HANDLERS[ELECT_LEADERS] = Handler(ElectLeadersRequest, (0, 2), serve_elect_leaders)
-HANDLERS[DESCRIBE_CONFIGS] = Handler(DescribeConfigsRequest, (1, 4), serve_describe_configs)

@@ -323,6 +323,11 @@ class MockCluster:
             for connection in node.left_connections
         )
 
+    @property
+    def controller_node(self) -> int:
+        """The node where the active controller runs (A19); −1: without a majority there is none."""
+        return self._lifecycle.controller_node()
+
     def usable_nodes(self) -> list[int]:
         """Nodes that the controller gives new replicas and leaders to."""
         return self._controller.usable()

@@ -81,6 +81,10 @@ class Lifecycle:
             node.at(now + register_s, self._register, node)
         self._decide_what_waits(now)
 
+    def controller_node(self) -> int:
+        """The node of the active controller (−1: there is none without a majority)."""
+        return self._controller_node if self.has_quorum() else -1
+
     def has_quorum(self) -> bool:
         """Can the controller decide anything?"""
         if not self._cluster.settings.combined_quorum:

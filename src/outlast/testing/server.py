@@ -37,11 +37,8 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from outlast.testing import (  # noqa: F401  (register their handlers)
-    apis_admin,
-    apis_consume,
-    apis_reassign,
-)
+# They register their handlers.
+from outlast.testing import apis_admin, apis_configs, apis_consume, apis_reassign  # noqa: F401
 from outlast.testing.cluster import FAST, KRAFT, Answer, Close, MockCluster
 from outlast.testing.request_log import LogRecord
 from outlast.testing.sockets import Peer, Port, deafen
