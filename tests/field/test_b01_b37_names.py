@@ -23,6 +23,7 @@ from outlast.testing.server import ClusterServer
 from tests.field.oracles import Account, D, logs_of, o1
 from tests.field.test_b01_b37_tcp import fault, served
 from tests.real.kafka_cluster import until
+from tests.tcp.stories import connections_made
 
 Address = tuple[str, int]
 NAME = "kafka.test"
@@ -122,9 +123,9 @@ def test_b24_after_a_loss_the_next_try_goes_to_another_address(
                 assert relay.taken >= 1
                 relay.cut()  # all that stands; it listens on
                 before = relay.taken
-                direct = len(server.connections())
+                direct = connections_made(server)
                 sent.send().get(timeout=2.5)
-                until(lambda: len(server.connections()) > direct or relay.taken > before, "again")
+                until(lambda: connections_made(server) > direct or relay.taken > before, "again")
                 assert relay.taken == before, "the address that had just failed was tried first"
                 o1(sent.entries, logs_of(server))
         finally:
