@@ -204,7 +204,10 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
                 Duck(("register",), "a prometheus_client registry or None"),
                 "Where the Prometheus metrics are registered; None: no such metrics.", _NEW),
         Setting("tracer_provider", None, Duck(("get_tracer",), "a TracerProvider or None"),
-                "OpenTelemetry provider for the span of each gap; None: the global one.", _NEW),
+                "OpenTelemetry provider for spans of gaps and sends; None: the global one.", _NEW),
+        Setting("send_spans", "with_parent", Choice(("with_parent", "always", "never")),
+                "Which records get a span from send() to their outcome: those whose sender has a "
+                "current span, all or none.", _NEW),
         Setting("metric_reporters", [], checks.METRIC_REPORTERS,
                 "kafka-python metrics reporters: classes, instantiated."),
         Setting("metrics_enabled", True, FLAG, "Does producer.metrics() give figures?"),

@@ -84,7 +84,9 @@ class _Piece:
         "end",
         "failure",
         "first",
+        "gaps",
         "log_append_time_ms",
+        "node_id",
         "record_failures",
         "told",
         "topic_partition",
@@ -96,6 +98,8 @@ class _Piece:
         self.first = first
         self.end = first + count
         self.told = False  # whether its callbacks have run
+        self.gaps: tuple[int, ...] = ()
+        self.node_id = -1
         self.topic_partition = topic_partition
         self.base_offset = result.base_offset
         self.log_append_time_ms = result.log_append_time_ms
@@ -176,6 +180,8 @@ class Delivery:
         assert batch.result is not None, f"{batch} is not settled"
         topic_partition = TopicPartition(batch.topic, batch.partition)
         piece = _Piece(batch.first_index, batch.count, topic_partition, batch.result)
+        piece.gaps = batch.gaps
+        piece.node_id = batch.attempts[-1].connection.node_id if batch.attempts else -1
         with self._lock:
             self._pieces = (*self._pieces, piece)
             due = self._take_listeners(piece)
@@ -349,6 +355,18 @@ class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
         """Why the record failed, or None."""
         piece = self._delivery.piece(self._index)
         return None if piece is None else piece.error(self._index)
+
+    @property
+    def gaps(self) -> tuple[int, ...]:
+        """Numbers of the gaps that held the record up, once it is delivered or failed."""
+        piece = self._delivery.piece(self._index)
+        return () if piece is None else piece.gaps
+
+    @property
+    def node_id(self) -> int:
+        """The broker that the record was last sent to, once it is delivered or failed; else -1."""
+        piece = self._delivery.piece(self._index)
+        return -1 if piece is None else piece.node_id
 
     @property
     def args(self) -> tuple[int, int, None, int, int, int]:

@@ -55,9 +55,10 @@ def one_by_one(observer: Observer) -> Callable[[Fact], None]:
     return lambda fact: observer((fact,))
 
 
-def observers_for(values: Mapping[str, Any], figures: Figures | None) -> list[Observer]:
+def observers_for(
+    values: Mapping[str, Any], figures: Figures | None, spans: OtelObserver
+) -> list[Observer]:
     """Log, traces, metrics, figures and `on_gap`."""
-    spans = OtelObserver(values["tracer_provider"], values["client_id"])
     observers: list[Observer] = [spans, LogObserver(spans.trace_id)]
     registry = values["metrics_registry"]
     if registry is DEFAULT_REGISTRY:

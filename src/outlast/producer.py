@@ -21,6 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -46,8 +47,11 @@ from outlast.errors import ClosedError
 from outlast.figures import Figures
 from outlast.future import Delivery, DeliveryFuture, Hearing
 from outlast.io.thread import Driver
+from outlast.observe.otel import OtelObserver
+from outlast.observe.send_spans import SendSpans, TracedHeaders
 from outlast.observers import Observer, observers_for, one_by_one
 from outlast.partitioning import ClusterView, UserPartitioner, is_default
+from outlast.plain_settings import plain
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +91,10 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         self._hearing = Hearing(values["on_undelivered"])
         self._topics: set[str] = set()  # names that were found valid
         self._figures = Figures(values) if values["metrics_enabled"] else None
-        observers = observers_for(values, self._figures)
+        gap_spans = OtelObserver(values["tracer_provider"], values["client_id"])
+        self._send_spans = SendSpans(gap_spans.tracing, gap_spans, values["send_spans"])
+        self._wants_span = self._send_spans.wanted
+        observers = observers_for(values, self._figures, gap_spans)
         serializers = [values[name] for name in ("key_serializer", "value_serializer")]
         try:
             self._driver = _started_driver(config, self._hearing, observers)
@@ -154,6 +161,9 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         if value is None and key is None:
             raise ValueError("Need at least one: key or value")
         headers = _NO_HEADERS if headers is None else checked_headers(headers)
+        if self._wants_span() and type(headers) is not TracedHeaders:
+            arguments = topic, value, key, headers, partition, timestamp_ms
+            return self._send_spans.around(self._send_traced, *arguments)
         key_bytes, value_bytes = key, value
         if self._serialize_key is not None or self._serialize_value is not None:
             headers, key_bytes, value_bytes = self._serialized(topic, headers, key, value)
@@ -189,6 +199,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         if self._partitioner is not None and key_bytes is None:
             self._partitioner.appended(topic, partition, index)
         return DeliveryFuture(delivery, index, timestamp_ms, key_size, value_size, headers_size)  # type: ignore[arg-type]
+
+    _send_traced = send  # also where somebody wraps the public name, for spans of their own
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what is buffered without lingering, and wait until all of it is settled.
@@ -263,9 +275,11 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
 
     def health(self) -> Health:
         """Open gaps and stalls, which partitions are held up and why (each with its lane and what
-        it takes of the buffer), and how many seconds the buffer lasts at the present rate.
+        it takes of the buffer), how many seconds the buffer lasts at the present rate, and the
+        settings, for `outlast check`.
         """
-        return self._driver.ask(lambda sender, now: sender.health(now))
+        health = self._driver.ask(lambda sender, now: sender.health(now))
+        return replace(health, settings=plain(self.config))
 
     def metrics(self, raw: bool = False) -> dict[Any, Any] | None:
         """Figures as `{group: {name: value}}`, or kafka-python's objects if `raw`; None with
@@ -333,7 +347,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
             key = self._serialize_key(topic, headers, key)
         if self._serialize_value is not None:
             value = self._serialize_value(topic, headers, value)
-        return checked_headers(headers), key, value
+        headers = checked_headers(headers)
+        return headers.once() if type(headers) is TracedHeaders else headers, key, value
 
     def _check_topic(self, topic: Any) -> None:
         ensure_valid_topic_name(topic)

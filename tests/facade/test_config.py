@@ -37,6 +37,7 @@ NEW_SETTINGS = {
     "retry_stop",
     "retry_wait",
     "silence_timeout_ms",
+    "send_spans",
     "socket_connection_setup_timeout_ms",
     "tracer_provider",
 }
@@ -197,6 +198,7 @@ BAD_VALUES = [
     ("on_undelivered", [], TypeError, "a callable or None"),
     ("metrics_registry", "on", TypeError, "prometheus_client registry"),
     ("tracer_provider", object, TypeError, "a TracerProvider or None"),
+    ("send_spans", "sometimes", ValueError, "'with_parent', 'always' or 'never'"),
     ("metric_reporters", "x", TypeError, "a list of classes"),
     ("socket_options", [1], TypeError, "setsockopt"),
     ("receive_buffer_bytes", -1, ValueError, "a whole number ≥ 0 or None"),

@@ -162,7 +162,13 @@ class TestResults:
         seen: list[RecordMetadata] = []
         futures[0].add_callback(seen.append)
         batch: Any = SimpleNamespace(
-            topic="t", partition=3, count=1, first_index=0, result=Result(base_offset=1)
+            topic="t",
+            partition=3,
+            count=1,
+            first_index=0,
+            result=Result(base_offset=1),
+            gaps=(),
+            attempts=[],
         )
         marker = batch.marker = type("Marker", (), {})()
         alive = weakref.ref(marker)

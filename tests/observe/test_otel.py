@@ -13,8 +13,6 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.semconv._incubating.attributes import messaging_attributes
-from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from outlast.engine.gap import GapRecorder
@@ -36,6 +34,7 @@ class Traced:
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
+        assert self.observer.tracing.ends.drain(10)
         return self.exporter.get_finished_spans()
 
     def refused(self, sent_s: float, now: float, tp: tuple[str, int] = TP) -> None:
@@ -80,7 +79,7 @@ def test_an_absorbed_gap_is_one_root_span_without_an_error(traced: Traced) -> No
         traced.refused(sent_s=5.0, now=5.25)
         traced.evidence(6.0)
         traced.accepted(sent_s=6.5, now=7.0)
-    span = traced.spans[0]  # the request's span ends later
+        span = traced.spans[0]
     assert span.name == "partition_gap orders"
     assert span.kind is SpanKind.INTERNAL
     assert span.parent is None
@@ -249,7 +248,7 @@ def test_trace_id_is_told_only_of_a_sampled_span(traced: Traced) -> None:
     trace_id = traced.observer.trace_id(1)
     assert trace_id is not None
     traced.observer(traced.gaps.close(6.0))
-    assert traced.observer.trace_id(1) is None
+    assert traced.observer.trace_id(1) == trace_id  # for exemplars, which come at the end
     assert traced.spans[0].context is not None
     assert trace_id == f"{traced.spans[0].context.trace_id:032x}"
 
@@ -266,17 +265,6 @@ def test_without_an_sdk_nothing_happens_and_nothing_breaks() -> None:
     observer(gaps.tick(9.0))
     observer(gaps.close(10.0))
     observer.close()
-
-
-def test_names_are_those_of_the_conventions() -> None:
-    known = set(filter(lambda v: isinstance(v, str), vars(messaging_attributes).values()))
-    ours = {
-        name
-        for name in (*otel.ATTRIBUTES_AT_START, otel.CLIENT_ID)
-        if name.startswith("messaging.")
-    }
-    assert ours <= known
-    assert error_attributes.ERROR_TYPE == otel.ERROR_TYPE
 
 
 EXITING = """
