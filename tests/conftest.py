@@ -1,5 +1,5 @@
-"""One real Kafka for the whole run, used last: beside it nothing else is timed. And which tests take
-no account of the clock.
+"""One real Kafka for the whole run, used last: beside it nothing else is timed. And which tests need
+no clock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluste
 settings.register_profile("outlast", deadline=None)  # how long it takes says nothing
 settings.load_profile("outlast")
 
-VIRTUAL = {"engine", "fuzz", "sim", "wire"}  # folders
+VIRTUAL = {"engine", "sim", "wire"}  # folders, whole
 
 
 @pytest.hookimpl(tryfirst=True)

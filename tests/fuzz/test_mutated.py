@@ -34,6 +34,8 @@ from tests.fuzz.worlds import (
     world,
 )
 
+pytestmark = pytest.mark.virtual
+
 REFUSED = 19  # not enough replicas: tried again
 SETTLED_S = 30.0
 BUSY_S = 0.5  # the sound node's acks go on meanwhile

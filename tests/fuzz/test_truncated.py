@@ -20,6 +20,8 @@ from tests.fuzz.worlds import (
 )
 from tests.sim.stories import attempts_of
 
+pytestmark = pytest.mark.virtual
+
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 def test_a_cut_produce_answer_drops_its_connection_and_leaves_its_batches_unsure(version: int):
