@@ -47,6 +47,7 @@ def margin_s(known: Known, worst: Worst) -> float:
     "Does delivery_timeout_ms outlast the longest time without acks?",
     ERROR,
     WARNING,
+    NOTE,
     why="A record that is sent as a failure begins waits all of it, and fails at "
     "delivery_timeout_ms though the cluster is about to be well. Twice, since the new leader may "
     "go down too.",

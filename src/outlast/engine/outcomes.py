@@ -6,7 +6,8 @@ users and observers get to see; `messages` passes them on.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -215,6 +216,7 @@ class Health:
     buffer_bytes: int  # of unsettled records
     buffer_limit_bytes: int
     headroom_s: float | None  # until the buffer is full if nothing leaves it; None: nothing comes
+    settings: Mapping[str, Any] = field(default_factory=dict)  # in plain JSON types, no secrets
 
     @property
     def ok(self) -> bool:
@@ -231,4 +233,5 @@ class Health:
             "buffer_bytes": self.buffer_bytes,
             "buffer_limit_bytes": self.buffer_limit_bytes,
             "headroom_s": self.headroom_s,
+            "settings": dict(self.settings),
         }
