@@ -167,7 +167,6 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         key_bytes, value_bytes = key, value
         if self._serialize_key is not None or self._serialize_value is not None:
             headers, key_bytes, value_bytes = self._serialized(topic, headers, key, value)
-
         if type(key_bytes) is not bytes and key_bytes is not None:
             key_bytes = as_bytes("key", key_bytes)
         if type(value_bytes) is not bytes and value_bytes is not None:
