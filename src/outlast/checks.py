@@ -249,3 +249,22 @@ BOOTSTRAP = By(_bootstrap, "'host[:port]', several of it with commas between, or
 SOCKET_OPTIONS = By(_socket_options, "a list of tuples of arguments of socket.setsockopt")
 METRIC_REPORTERS = By(_metric_reporters, "a list of classes")
 PROXY_URL = By(_proxy_url, "None or a URL that begins with socks5://, socks5h:// or http://")
+
+
+def one_metrics_backend(values: Mapping[str, Any], *, default_registry: object) -> None:
+    """A gap told to Prometheus and to OpenTelemetry would be two where both end on one page."""
+    backend = values["metrics"]
+    registry, provider = values["metrics_registry"], values["meter_provider"]
+    if backend != "prometheus" and registry not in (None, default_registry):
+        refuse(
+            "metrics_registry",
+            registry,
+            f"left out with metrics={backend!r}: metrics go to one place only",
+        )
+    if backend != "otel" and provider is not None:
+        refuse(
+            "meter_provider",
+            provider,
+            f"left out with metrics={backend!r}: it is for metrics='otel', and metrics go to one "
+            "place only",
+        )

@@ -200,9 +200,15 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
                 "Called with each `Gap` when its outcome is final, on the I/O thread.", _NEW),
         Setting("on_undelivered", None, CALLABLE,
                 "Called with each failed record as an `Undelivered`, on the I/O thread.", _NEW),
+        Setting("metrics", "prometheus", Choice(("prometheus", "otel", None)),
+                "Who shows metrics: a Prometheus registry, OpenTelemetry or nobody.", _NEW),
         Setting("metrics_registry", DEFAULT_REGISTRY,
                 Duck(("register",), "a prometheus_client registry or None"),
                 "Where the Prometheus metrics are registered; None: no such metrics.", _NEW),
+        Setting("meter_provider", None, Duck(("get_meter",), "a MeterProvider or None"),
+                "OpenTelemetry provider for metrics='otel'; None: the global one.", _NEW),
+        Setting("partition_metrics_limit", 1_000, Number(whole=True),
+                "Partitions with metrics of their own; others share those of '_other'.", _NEW),
         Setting("tracer_provider", None, Duck(("get_tracer",), "a TracerProvider or None"),
                 "OpenTelemetry provider for spans of gaps and sends; None: the global one.", _NEW),
         Setting("send_spans", "with_parent", Choice(("with_parent", "always", "never")),
@@ -256,6 +262,7 @@ class Config:
         _check_compression(values)
         _check_security(values)
         _refuse_transactions(values)
+        checks.one_metrics_backend(values, default_registry=DEFAULT_REGISTRY)
         _settle_idempotence(values, keywords)
         _wrap_serializers(values)
         if values["client_id"] is None:

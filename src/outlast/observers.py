@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,7 +14,8 @@ from outlast.engine.messages import Fact, Gap, GapSettled
 from outlast.figures import Figures
 from outlast.observe.log import LogObserver
 from outlast.observe.otel import OtelObserver
-from outlast.observe.prometheus import PrometheusObserver
+from outlast.observe.otel_metrics import OtelMetricsObserver
+from outlast.observe.prometheus import MULTIPROCESS_NAMES, PrometheusObserver
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +62,45 @@ def observers_for(
 ) -> list[Observer]:
     """Log, traces, metrics, figures and `on_gap`."""
     observers: list[Observer] = [spans, LogObserver(spans.trace_id)]
-    registry = values["metrics_registry"]
-    if registry is DEFAULT_REGISTRY:
-        registry = REGISTRY
-    if registry is not None:
-        observers.append(PrometheusObserver(registry))
+    metrics = _metrics_observer(values, spans)
+    if metrics is not None:
+        observers.append(metrics)
     if figures is not None:
         observers.append(figures)
     if values["on_gap"] is not None:
         observers.append(GapCallback(values["on_gap"]))
     return observers
+
+
+_said: set[str] = set()  # why there are no metrics, in this process
+
+
+def _metrics_observer(values: Mapping[str, Any], spans: OtelObserver) -> Observer | None:
+    """Metrics that cannot be had are no reason not to deliver."""
+    backend, registry = values["metrics"], values["metrics_registry"]
+    if backend is None or (backend == "prometheus" and registry is None):
+        return None
+    common: dict[str, Any] = {
+        "delivery_timeout_s": values["delivery_timeout_ms"] / 1000,
+        "partition_limit": values["partition_metrics_limit"],
+        "spans": spans,
+    }
+    try:
+        if backend == "otel":
+            return OtelMetricsObserver(values["meter_provider"], **common)
+        return PrometheusObserver(REGISTRY if registry is DEFAULT_REGISTRY else registry, **common)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if text not in _said:
+            _said.add(text)
+            log.warning("No metrics=%r: they cannot be set up. %s%s", backend, text, _hint(error))
+        return None
+
+
+def _hint(error: Exception) -> str:
+    folder = next((os.environ[name] for name in MULTIPROCESS_NAMES if name in os.environ), None)
+    if isinstance(error, OSError) and folder is not None:
+        return f"; {MULTIPROCESS_NAMES[0]}={folder!r} must be a folder that may be written to"
+    if isinstance(error, ValueError):
+        return "; give a metrics_registry of its own, or metrics=None"
+    return ""

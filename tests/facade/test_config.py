@@ -7,11 +7,14 @@ import math
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import kafka
 import pytest
 import tenacity
 from kafka.errors import KafkaConfigurationError
+from opentelemetry.metrics import NoOpMeterProvider
+from prometheus_client import CollectorRegistry
 
 from outlast import config
 from outlast.config import SETTINGS, Config
@@ -29,9 +32,12 @@ NEW_SETTINGS = {
     "ack_wait_ms",
     "buffer_memory",
     "metadata_wait",
+    "meter_provider",
+    "metrics",
     "metrics_registry",
     "on_gap",
     "on_undelivered",
+    "partition_metrics_limit",
     "reconnect_wait",
     "retry_backoff_max_ms",
     "retry_stop",
@@ -197,6 +203,10 @@ BAD_VALUES = [
     ("on_gap", "print", TypeError, "a callable or None"),
     ("on_undelivered", [], TypeError, "a callable or None"),
     ("metrics_registry", "on", TypeError, "prometheus_client registry"),
+    ("metrics", "statsd", ValueError, "'prometheus', 'otel' or None"),
+    ("metrics", True, TypeError, "'prometheus', 'otel' or None"),
+    ("meter_provider", "x", TypeError, "a MeterProvider or None"),
+    ("partition_metrics_limit", -1, ValueError, "a whole number ≥ 0"),
     ("tracer_provider", object, TypeError, "a TracerProvider or None"),
     ("send_spans", "sometimes", ValueError, "'with_parent', 'always' or 'never'"),
     ("metric_reporters", "x", TypeError, "a list of classes"),
@@ -247,6 +257,21 @@ class TestBadInput:
             Config(delivery_timeout_ms=5_000, linger_ms=10)
         for part in ("delivery_timeout_ms=5000", "linger_ms", "request_timeout_ms", "10 + 30000"):
             assert part in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("keywords", "words"),
+        [
+            ({"metrics": "otel", "metrics_registry": CollectorRegistry()}, "metrics='otel'"),
+            ({"metrics": None, "metrics_registry": CollectorRegistry()}, "metrics=None"),
+            ({"meter_provider": NoOpMeterProvider()}, "metrics='prometheus'"),
+            ({"metrics": None, "meter_provider": NoOpMeterProvider()}, "metrics=None"),
+        ],
+    )
+    def test_metrics_go_to_one_place_only(self, keywords: dict[str, Any], words: str) -> None:
+        with pytest.raises(ConfigurationError, match="to one place only") as caught:
+            Config(**keywords)
+        assert words in str(caught.value)
+        Config(metrics="otel", metrics_registry=None, meter_provider=NoOpMeterProvider())
 
     def test_missing_codec(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(config.CODECS, "lz4", (3, lambda: False))

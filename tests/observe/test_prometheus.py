@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from outlast.engine.gap import GapRecorder
 from outlast.engine.messages import (
+    AttemptFailed,
     Cause,
     Connection,
     ConnectionClosed,
@@ -30,6 +31,7 @@ from outlast.engine.messages import (
     Throttled,
 )
 from outlast.engine.stall import StallRecorder
+from outlast.observe.metrics import METRICS
 from outlast.observe.prometheus import (
     NODES_SHOWN,
     OTHER,
@@ -103,8 +105,8 @@ def test_duration_and_phases_come_at_the_end_and_the_outcome_when_records_are_se
     assert number is not None
     scrape.gaps.joined(number)
     scrape.observer(scrape.gaps.evidence(TP, leader=2, leader_epoch=8, now=12.5))
-    assert scrape("outlast_gap_duration_seconds_count", topic="orders", cause="not_leader") is None
-    assert scrape("outlast_gap_seconds_total", topic="orders", phase="detecting") is None
+    assert scrape("outlast_gap_duration_seconds_count", topic="orders", cause="not_leader") == 0
+    assert scrape("outlast_gap_seconds_total", topic="orders", phase="detecting") == 0
     scrape.observer(scrape.gaps.accepted(TP, sent_s=13.0, leader=2, leader_epoch=8, now=13.25))
 
     labels = {"topic": "orders", "cause": "not_leader"}
@@ -117,7 +119,7 @@ def test_duration_and_phases_come_at_the_end_and_the_outcome_when_records_are_se
     }
     assert seconds == {"detecting": 0.5, "unavailable": 2.0, "reconnecting": 0.5, "resuming": 0.25}
 
-    assert scrape("outlast_gaps_total", **labels, outcome="absorbed") is None
+    assert scrape("outlast_gaps_total", **labels, outcome="absorbed") == 0
     scrape.observer(scrape.gaps.settled(number, "delivered", 5, 14.0))
     assert scrape("outlast_gaps_total", **labels, outcome="absorbed") == 1
 
@@ -159,7 +161,7 @@ def test_a_gap_without_an_ack_stays_out_of_the_histogram(reason: GapEnd) -> None
     scrape.observer(refused(scrape.gaps, sent_s=10.0, now=10.5))
     scrape.observer(scrape.gaps.abandon(TP, reason, 400.0))
     labels = {"topic": "orders", "cause": "not_leader"}
-    assert scrape("outlast_gap_duration_seconds_count", **labels) is None
+    assert scrape("outlast_gap_duration_seconds_count", **labels) == 0
     assert scrape("outlast_gaps_total", **labels, outcome="abandoned") == 1
     assert scrape(SECONDS, **PARTITION) == 390.0
 
@@ -294,21 +296,25 @@ def test_partitions_beyond_the_limit_share_one_series() -> None:
         assert page.count(f"\n{name}{{".encode()) == PARTITIONS_SHOWN + 1
 
 
-def test_every_metric_stands_in_the_documents_with_its_labels() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text(encoding="utf-8")
+def test_every_metric_of_the_list_is_made_with_its_labels_and_values_and_no_other() -> None:
     scrape = Scrape()
     scrape.observer([PartitionSeen(0.0, *TP), RecordsSettled(1.0, *TP, 1, 1, 0.1), opened(1)])
+    scrape.observer([AttemptFailed(1.0, *TP, "refresh", "NOT_LEADER_OR_FOLLOWER")])
     scrape.observer(refused(scrape.gaps, sent_s=1.0, now=2.0))
     scrape.observer(scrape.gaps.accepted(TP, sent_s=2.0, leader=2, leader_epoch=8, now=3.0))
-    rows = {
-        row.split(" | ")[0]: row.split(" | ")[2]
-        for row in page.splitlines()
-        if row.count(" | ") > 2
-    }
-    for metric in scrape.registry.collect():
-        name = metric.name + ("_total" if metric.type == "counter" else "")
-        labels = {label for sample in metric.samples for label in sample.labels} - {"le"}
-        assert set(rows[f"| `{name}`"].split(", ")) == labels
+    made = {}
+    for page in scrape.registry.collect():
+        name = page.name + ("_total" if page.type == "counter" else "")
+        made[name] = page
+        metric = METRICS[name]
+        assert page.type == metric.kind.value
+        assert page.documentation == metric.help
+        assert page.samples, f"{name} is nowhere counted"
+        for sample in page.samples:
+            assert sample.labels.keys() - {"le"} == set(metric.labels)
+            for label, values in metric.closed.items():
+                assert sample.labels[label] in values
+    assert made.keys() == METRICS.keys()
 
 
 WORKER = """
@@ -316,6 +322,7 @@ import os, subprocess, sys
 from prometheus_client.multiprocess import mark_process_dead
 from outlast.engine.gap import GapRecorder
 from outlast.engine.messages import (
+    AttemptFailed,
     Cause, Connection, ConnectionClosed, ConnectionOpened, LaneChanged, LaneReason, Role, Throttled
 )
 from outlast.observe.prometheus import PrometheusObserver

@@ -24,6 +24,23 @@ from outlast.engine.messages import Cause, GapOutcome, LaneReason, Phase, Role
 OTHER = "_other"  # the label of everything beyond a limit
 BOOTSTRAP = "bootstrap"  # a broker whose number is not known yet
 
+# labels by their names in OpenTelemetry: those of the spans
+ATTRIBUTES = {
+    "topic": "messaging.destination.name",
+    "partition": "messaging.destination.partition.id",
+    "error": "error.type",
+    "cause": "outlast.gap.cause",
+    "outcome": "outlast.gap.outcome",
+    "phase": "outlast.gap.phase",
+    "fate": "outlast.record.fate",
+    "result": "outlast.result",
+    "reason": "outlast.reason",
+    "verdict": "outlast.verdict",
+    "lane": "outlast.lane",
+    "role": "outlast.connection.role",
+    "node_id": "outlast.node.id",
+}
+
 
 class Kind(Enum):
     """What can be done with a metric's values."""
