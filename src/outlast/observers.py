@@ -61,7 +61,7 @@ def observers_for(
     values: Mapping[str, Any], figures: Figures | None, spans: OtelObserver
 ) -> list[Observer]:
     """Log, traces, metrics, figures and `on_gap`."""
-    observers: list[Observer] = [spans, LogObserver(spans.trace_id)]
+    observers: list[Observer] = [spans, LogObserver(spans.span_of)]
     metrics = _metrics_observer(values, spans)
     if metrics is not None:
         observers.append(metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -26,30 +27,31 @@ from outlast.engine.messages import (
     Throttled,
 )
 from outlast.engine.stall import StallRecorder
-from outlast.observe.log import EPISODE_S, LINES_PER_WINDOW, WINDOW_S, LogObserver
+from outlast.observe.gap_lines import FOLD_S, SINGLE
+from outlast.observe.log import EPISODE_S, LINES_PER_WINDOW, LogObserver
 from outlast.observe.slow_lanes import QUIET_S
 
 LATE = {"lane": "slow", "reason": "follower"}
 Log = pytest.LogCaptureFixture
 
 
-def refused(gaps: GapRecorder, partition: int, now: float) -> list[Fact]:
+def refused(
+    gaps: GapRecorder, partition: int, now: float, topic: str = "orders", node_id: int = 1
+) -> list[Fact]:
     return gaps.refused(
-        ("orders", partition),
+        (topic, partition),
         cause=Cause.NOT_LEADER,
         trigger="NOT_LEADER_OR_FOLLOWER",
         sent_s=now - 0.5,
-        leader=1,
+        leader=node_id,
         leader_epoch=7,
         last_ack_s=None,
         now=now,
     )
 
 
-def accepted(gaps: GapRecorder, partition: int, now: float) -> list[Fact]:
-    return gaps.accepted(
-        ("orders", partition), sent_s=now - 0.25, leader=2, leader_epoch=8, now=now
-    )
+def accepted(gaps: GapRecorder, partition: int, now: float, topic: str = "orders") -> list[Fact]:
+    return gaps.accepted((topic, partition), sent_s=now - 0.25, leader=2, leader_epoch=8, now=now)
 
 
 def lost(at_s: float, loss: Loss = Loss.CLOSED, node_id: int = 1, unanswered: int = 3) -> Fact:
@@ -68,17 +70,21 @@ def _level(caplog: Log) -> None:
     caplog.set_level(logging.INFO, logger="outlast")
 
 
+def span_of(number: int) -> tuple[str, str]:
+    return f"trace{number}", f"span{number}"
+
+
 def test_a_gap_is_a_warning_and_its_end_an_information(caplog: Log) -> None:
-    observe, gaps = LogObserver(lambda number: f"trace{number}"), GapRecorder(0.0)
+    observe, gaps = LogObserver(span_of), GapRecorder(0.0)
     observe(refused(gaps, 3, now=10.0))
+    observe(gaps.tick(11.0))
     ((level, text),) = lines(caplog)
     assert level == logging.WARNING
     assert text.startswith("orders-3 takes no records since 1970-01-01 ")
     assert text.endswith(
         "NOT_LEADER_OR_FOLLOWER from node 1 (epoch 7); records wait [gap 1, trace_id trace1]"
     )
-    observe(gaps.tick(11.0))
-    observe(accepted(gaps, 3, now=12.0))
+    observe(accepted(gaps, 3, now=12.0))  # nothing else is open: told at once
     assert lines(caplog) == [
         (
             logging.INFO,
@@ -86,6 +92,166 @@ def test_a_gap_is_a_warning_and_its_end_an_information(caplog: Log) -> None:
             "reconnecting 1.750, resuming 0.250; node 1 → 2, epoch 7 → 8, attempts 2 [gap 1]",
         )
     ]
+
+
+def test_a_gap_that_is_over_at_once_is_told_in_order(caplog: Log) -> None:
+    observe, gaps = LogObserver(), GapRecorder(0.0)
+    for now in (10.0, 10.1):
+        observe(refused(gaps, 3, now))
+        observe(accepted(gaps, 3, now + 0.05))
+    assert ["no records" in text for _, text in lines(caplog)] == [True, False, True, False]
+
+
+def test_the_trace_goes_with_the_line_as_attributes(caplog: Log) -> None:
+    observe, gaps = LogObserver(span_of), GapRecorder(0.0)
+    observe(refused(gaps, 3, now=10.0))
+    observe(accepted(gaps, 3, now=12.0))
+    for record in caplog.records:
+        assert (record.trace_id, record.span_id) == ("trace1", "span1")  # type: ignore[attr-defined]
+        assert (record.topic, record.partition, record.gap) == ("orders", 3, 1)  # type: ignore[attr-defined]
+    assert len(caplog.records) == 2
+    caplog.clear()
+    observe = LogObserver(lambda _: None)  # no tracing
+    observe(refused(gaps, 3, now=20.0))
+    observe.close()
+    assert caplog.records[0].trace_id is None  # type: ignore[attr-defined]
+    assert "trace_id" not in caplog.records[0].getMessage()
+
+
+def test_an_application_that_uses_the_same_attribute_gets_the_line(caplog: Log) -> None:
+    usual = logging.getLogRecordFactory()
+
+    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = usual(*args, **kwargs)
+        record.trace_id = "the request's"
+        return record
+
+    observe, gaps = LogObserver(span_of), GapRecorder(0.0)
+    logging.setLogRecordFactory(factory)
+    try:
+        observe(refused(gaps, 3, now=10.0))
+        observe.close()
+    finally:
+        logging.setLogRecordFactory(usual)
+    ((_, text),) = lines(caplog)
+    assert text.endswith("[gap 1, trace_id trace1]")
+
+
+def test_a_mass_failover_is_one_line_at_its_begin_and_one_at_its_end(caplog: Log) -> None:
+    observe, gaps = LogObserver(span_of), GapRecorder(0.0)
+    many = [(f"topic{n % 3}", n) for n in range(412)]
+    for n, tp in enumerate(many):
+        observe(refused(gaps, tp[1], now=10.0 + n / 2000, topic=tp[0], node_id=1 + n % 2))
+    assert lines(caplog) == []
+    observe(gaps.tick(11.0))
+    ((level, text),) = lines(caplog)
+    assert level == logging.WARNING
+    assert text.startswith(
+        "412 partitions of 3 topics (topic0-0, topic0-3, topic0-6 and 409 more) take no records "
+        "since 1970-01-01 "
+    )
+    assert text.endswith(
+        ": NOT_LEADER_OR_FOLLOWER 412 from nodes 1, 2; records wait "
+        "[gaps 1–412, first trace_id trace1]"
+    )
+    for n, tp in enumerate(many):
+        observe(accepted(gaps, tp[1], now=12.0 + n / 2000, topic=tp[0]))
+    ((level, text),) = lines(caplog)
+    assert level == logging.INFO
+    assert text == (
+        "412 partitions of 3 topics (topic0-0, topic0-3, topic0-6 and 409 more) take records "
+        "again, after 2.500 to 2.500 s; in the median detecting 0.500, unavailable 0.000, "
+        "reconnecting 1.750, resuming 0.250 [gaps 1–412, first trace_id trace1]"
+    )
+
+
+def test_the_record_of_a_folded_line_tells_all_partitions(caplog: Log) -> None:
+    observe, gaps = LogObserver(span_of), GapRecorder(0.0)
+    for partition in range(5):
+        observe(refused(gaps, partition, now=10.0))
+    observe.close()
+    (record,) = caplog.records
+    assert record.partitions == [f"orders-{n}" for n in range(5)]  # type: ignore[attr-defined]
+    assert record.trace_id == "trace1"  # type: ignore[attr-defined]
+    assert record.getMessage().startswith("5 partitions of orders (orders-0, ")
+
+
+def test_a_few_partitions_have_a_line_each(caplog: Log) -> None:
+    observe, gaps = LogObserver(), GapRecorder(0.0)
+    for partition in range(SINGLE):
+        observe(refused(gaps, partition, now=10.0))
+    observe(gaps.tick(11.0))
+    assert [text.split()[0] for _, text in lines(caplog)] == ["orders-0", "orders-1", "orders-2"]
+
+
+def test_a_line_is_held_for_a_moment_only(caplog: Log) -> None:
+    observe, gaps = LogObserver(), GapRecorder(0.0)
+    observe(refused(gaps, 0, now=10.0))
+    observe([later(10.0 + FOLD_S - 0.01)])
+    assert lines(caplog) == []
+    observe([later(10.0 + FOLD_S)])
+    assert len(lines(caplog)) == 1
+    observe(refused(gaps, 1, now=20.0))
+    observe(accepted(gaps, 0, now=20.1))  # the other is open: more may end now
+    assert lines(caplog) == []
+    observe([later(20.1 + FOLD_S)])
+    assert [text.split(" since")[0].split(",")[0] for _, text in lines(caplog)] == [
+        "orders-1 takes no records",
+        "orders-0 takes records again",
+    ]
+
+
+def test_what_many_gaps_cost_is_one_line(caplog: Log) -> None:
+    observe, gaps = LogObserver(), GapRecorder(0.0)
+    for partition in range(400):
+        observe(refused(gaps, partition, now=10.0))
+        gaps.joined(partition + 1)
+    observe(refused(gaps, 999, now=10.0))  # and goes on
+    for partition in range(400):
+        observe(accepted(gaps, partition, now=12.0))
+    observe([later(13.0)])
+    lines(caplog)
+    for number in range(1, 401):
+        observe(gaps.settled(number, "expired", 10, 130.0))
+    observe(gaps.tick(131.0))
+    ((level, text),) = lines(caplog)
+    assert level == logging.WARNING
+    assert text == (
+        "400 partitions of orders (orders-0, orders-1, orders-2 and 397 more): records that met "
+        "the gaps were not all delivered: 4000 expired, 0 delivered [gaps 1–400]"
+    )
+
+
+def test_a_mass_stall_is_one_line_at_its_begin_and_one_at_its_end(caplog: Log) -> None:
+    observe, stalls = LogObserver(), StallRecorder(0.0)
+    for n in range(100):
+        late = {"lane": "slow", "reason": "follower" if n < 90 else "leader"}
+        observe(stalls.alive(("orders", n), node_id=2, **late, sent_s=10.0, now=11.0))
+    observe(stalls.tick(12.0))
+    for n in range(100):
+        observe(stalls.end(("orders", n), StallEnd.ACK, 12.5))
+    begin, end = lines(caplog)
+    assert begin[0] == logging.WARNING
+    assert begin[1].startswith("100 partitions of orders (orders-0, orders-1, orders-2 and 97 mo")
+    assert begin[1].endswith(
+        ": their leaders live and have refused nothing, yet acknowledge nothing (a follower is "
+        "late for 90, the leader is slow for 10) [stalls 1–100]"
+    )
+    assert end == (
+        logging.INFO,
+        "100 partitions of orders (orders-0, orders-1, orders-2 and 97 more) are acknowledged "
+        "again, after 2.500 to 2.500 s [stalls 1–100]",
+    )
+
+
+def test_lines_are_bounded_also_where_gaps_come_one_by_one(caplog: Log) -> None:
+    observe, gaps = LogObserver(), GapRecorder(0.0)
+    for n in range(100):
+        observe(refused(gaps, n, now=10.0 + n * 0.3))
+        observe(gaps.tick(10.29 + n * 0.3))
+    told = lines(caplog)
+    assert LINES_PER_WINDOW <= len(told) <= 4 * LINES_PER_WINDOW
+    assert any("lines like this were left out" in text for _, text in told)
 
 
 def test_records_that_a_gap_cost_are_a_warning(caplog: Log) -> None:
@@ -118,12 +284,13 @@ def test_a_stall_is_a_warning_and_its_end_an_information(caplog: Log) -> None:
     observe, stalls = LogObserver(), StallRecorder(0.0)
     tp = ("orders", 3)
     observe(stalls.alive(tp, node_id=2, **LATE, sent_s=10.0, now=11.0))
+    observe(stalls.tick(11.5))
+    observe(stalls.tick(12.0))
     ((level, text),) = lines(caplog)
     assert level == logging.WARNING
     assert text.startswith("orders-3 stalls since 1970-01-01 ")
     assert "its leader, node 2, lives" in text
     assert text.endswith("(a follower is late; slow lane) [stall 1]")
-    observe(stalls.tick(12.0))
     observe(stalls.end(tp, StallEnd.ACK, 12.5))
     assert lines(caplog) == [
         (logging.INFO, "orders-3 is acknowledged again, after 2.500 s [stall 1]")
@@ -140,16 +307,6 @@ def test_a_stall_is_a_warning_and_its_end_an_information(caplog: Log) -> None:
         "orders-3 stalls no longer, nothing waits for it, after 3.000 s [stall 3]",
         "orders-3 is watched no longer (closed), after 3.000 s [stall 4]",
     ]
-
-
-def test_a_crowd_of_gaps_is_bounded_and_the_rest_counted(caplog: Log) -> None:
-    observe, gaps = LogObserver(), GapRecorder(0.0)
-    for partition in range(100):
-        observe(refused(gaps, partition, now=10.0))
-    assert len(lines(caplog)) == LINES_PER_WINDOW
-    observe(refused(gaps, 100, now=10.0 + WINDOW_S))
-    ((_, text),) = lines(caplog)
-    assert text.endswith(f"({100 - LINES_PER_WINDOW} lines like this were left out)")
 
 
 def test_a_repeated_loss_is_one_line_per_episode(caplog: Log) -> None:

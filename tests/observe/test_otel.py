@@ -243,18 +243,19 @@ def test_open_spans_are_bounded_and_the_rest_counted(traced: Traced) -> None:
     assert len(traced.spans) == SPANS_OPEN
 
 
-def test_trace_id_is_told_only_of_a_sampled_span(traced: Traced) -> None:
+def test_the_trace_is_told_only_of_a_sampled_span(traced: Traced) -> None:
     traced.refused(sent_s=5.0, now=5.25)
-    trace_id = traced.observer.trace_id(1)
-    assert trace_id is not None
+    told = traced.observer.span_of(1)
+    assert told is not None
     traced.observer(traced.gaps.close(6.0))
-    assert traced.observer.trace_id(1) == trace_id  # for exemplars, which come at the end
-    assert traced.spans[0].context is not None
-    assert trace_id == f"{traced.spans[0].context.trace_id:032x}"
+    assert traced.observer.span_of(1) == told  # for exemplars, which come at the end
+    context = traced.spans[0].context
+    assert context is not None
+    assert told == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
 
     unsampled = OtelObserver(TracerProvider(sampler=ALWAYS_OFF))
     unsampled(refused(GapRecorder(UNIX_S), 1.0, 2.0))
-    assert unsampled.trace_id(1) is None
+    assert unsampled.span_of(1) is None
     unsampled.close()
 
 

@@ -4,36 +4,29 @@ WARNING when a gap opens and when one cost records, INFO when a partition takes 
 both again for a stall (a leader that lives and acknowledges nothing) and for a broker's slow lane.
 Nothing is written per record, batch or attempt. What repeats is told once per episode: the same
 loss of the same node, or the same complaint, again only after `EPISODE_S`, with the number of
-repeats. What comes in crowds (a dead broker opens a gap in each of its partitions) is bounded:
-`LINES_PER_WINDOW` lines of a kind in `WINDOW_S`; the next line of that kind tells how many
-were left out. Time is the facts' own.
+repeats. What comes in crowds (a dead broker opens a gap in each of its partitions) is folded into
+one line (`gap_lines.py`, `slow_lanes.py`) and bounded: `LINES_PER_WINDOW` lines of a kind in
+`WINDOW_S`; the next line of that kind tells how many were left out. Time is the facts' own.
+
+Lines about gaps carry `trace_id`, `span_id`, topic and partition as attributes of the log record.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from outlast.engine.messages import (
     Complaint,
     ConnectionLost,
     Fact,
-    Gap,
-    GapEnd,
-    GapEnded,
-    GapOpened,
-    GapOutcome,
-    GapSettled,
     LeaderChanged,
     Loss,
     PartitionRestarted,
-    Stall,
-    StallEnd,
-    StallEnded,
-    StallOpened,
     Throttled,
 )
+from outlast.observe.gap_lines import GapLines, Line, SpanOf
 from outlast.observe.slow_lanes import SlowLanes, Told
 
 logger = logging.getLogger("outlast")
@@ -50,11 +43,11 @@ class LogObserver:
     """Writes one producer's facts to the log.
 
     Args:
-        trace_id: gives the trace of a gap by its number, if it has one.
+        span_of: gives the trace and the span of a gap by its number, if it has them.
     """
 
-    def __init__(self, trace_id: Callable[[int], str | None] | None = None) -> None:
-        self._trace_id = trace_id
+    def __init__(self, span_of: SpanOf | None = None) -> None:
+        self._gap_lines = GapLines(span_of)
         self._crowds: dict[str, _Crowd] = {}
         self._episodes: dict[object, _Episode] = {}
         self._slow_lanes = SlowLanes()
@@ -65,20 +58,11 @@ class LogObserver:
     def __call__(self, facts: Sequence[Fact]) -> None:
         """Write what is worth a line."""
         for fact in facts:
+            for line in self._gap_lines.hear(fact):
+                self._gap_line(line, fact.at_s)
             for told in self._slow_lanes.hear(fact):
                 self._slow_lane(told, fact.at_s)
             match fact:
-                case GapOpened():
-                    self._crowded("gap opened", fact.at_s, logging.WARNING, self._opening(fact.gap))
-                case GapEnded():
-                    self._crowded("gap ended", fact.at_s, logging.INFO, _ending(fact.gap))
-                case GapSettled() if fact.gap.outcome is GapOutcome.REPORTED:
-                    self._crowded("gap cost", fact.at_s, logging.WARNING, _cost(fact.gap))
-                case StallOpened():
-                    text = _stalling(fact.stall)
-                    self._crowded("stall opened", fact.at_s, logging.WARNING, text)
-                case StallEnded():
-                    self._crowded("stall ended", fact.at_s, logging.INFO, _going_on(fact.stall))
                 case ConnectionLost():
                     key = (fact.connection.node_id, fact.loss)
                     self._episodic(key, fact.at_s, _level_of(fact), _loss(fact))
@@ -95,17 +79,13 @@ class LogObserver:
 
     def close(self) -> None:
         """Tell what was about to be told."""
+        for line in self._gap_lines.rest():
+            self._gap_line(line, float("inf"))
         for told in self._slow_lanes.rest():
             self._slow_lane(told, float("inf"))
 
-    def _opening(self, gap: Gap) -> str:
-        since = datetime.fromtimestamp(gap.begin_unix_s).isoformat(" ", "milliseconds")
-        trace_id = self._trace_id and self._trace_id(gap.number)
-        return (
-            f"{gap.topic}-{gap.partition} takes no records since {since}: {gap.trigger} "
-            f"from node {gap.old_leader} (epoch {gap.old_leader_epoch}); records wait [gap "
-            f"{gap.number}{f', trace_id {trace_id}' if trace_id else ''}]"
-        )
+    def _gap_line(self, line: Line, at_s: float) -> None:
+        self._crowded(line.kind, at_s, line.level, line.text, line.extra)
 
     def _slow_lane(self, told: Told, at_s: float) -> None:
         if told.begins:
@@ -113,12 +93,14 @@ class LogObserver:
         else:
             self._crowded("slow lane empty", at_s, logging.INFO, told.text)
 
-    def _crowded(self, kind: str, at_s: float, level: int, text: str) -> None:
+    def _crowded(
+        self, kind: str, at_s: float, level: int, text: str, extra: Mapping[str, Any] | None = None
+    ) -> None:
         if not logger.isEnabledFor(level):
             return
         crowd = self._crowds.setdefault(kind, _Crowd())
         if crowd.admits(at_s):
-            logger.log(level, "%s%s", text, _left_out(crowd.taken()))
+            _write(level, text + _left_out(crowd.taken()), extra)
 
     def _episodic(self, key: object, at_s: float, level: int, text: str) -> None:
         if not logger.isEnabledFor(level):
@@ -170,66 +152,15 @@ class _Episode:
         self.repeats = 0
 
 
+def _write(level: int, text: str, extra: Mapping[str, Any] | None) -> None:
+    try:
+        logger.log(level, "%s", text, extra=extra)
+    except KeyError:  # the application's log records have an attribute of such a name already
+        logger.log(level, "%s", text)
+
+
 def _left_out(count: int) -> str:
     return f" ({count} lines like this were left out)" if count else ""
-
-
-def _ending(gap: Gap) -> str:
-    name = f"{gap.topic}-{gap.partition}"
-    match gap.ended_by:
-        case GapEnd.ACK:
-            what = f"{name} takes records again"
-        case GapEnd.LEADER_USABLE:
-            what = f"{name} has a usable leader again, nothing waits for it"
-        case _:
-            reason = gap.ended_by.value if gap.ended_by else "unknown"
-            what = f"{name} is watched no longer ({reason})"
-    return (
-        f"{what}, after {gap.duration_s:.3f} s: detecting {gap.detecting_s:.3f}, "
-        f"unavailable {gap.unavailable_s:.3f}, reconnecting {gap.reconnecting_s:.3f}, "
-        f"resuming {gap.resuming_s:.3f}; node {gap.old_leader} → {gap.new_leader}, "
-        f"epoch {gap.old_leader_epoch} → {gap.new_leader_epoch}, attempts {gap.attempts} "
-        f"[gap {gap.number}]"
-    )
-
-
-def _stalling(stall: Stall) -> str:
-    since = datetime.fromtimestamp(stall.begin_unix_s).isoformat(" ", "milliseconds")
-    why = "a follower is late" if stall.reason == "follower" else "it is slow"
-    return (
-        f"{stall.topic}-{stall.partition} stalls since {since}: its leader, node {stall.node_id}, "
-        f"lives and has refused nothing, yet acknowledges nothing ({why}; {stall.lane} lane) "
-        f"[stall {stall.number}]"
-    )
-
-
-def _going_on(stall: Stall) -> str:
-    match stall.ended_by:
-        case StallEnd.ACK:
-            what = "is acknowledged again"
-        case StallEnd.GAP:
-            what = "stalls no longer, it is rejected"
-        case StallEnd.IDLE:
-            what = "stalls no longer, nothing waits for it"
-        case _:
-            what = "is watched no longer (closed)"
-    return (
-        f"{stall.topic}-{stall.partition} {what}, after {stall.duration_s:.3f} s "
-        f"[stall {stall.number}]"
-    )
-
-
-def _cost(gap: Gap) -> str:
-    lost = {
-        "expired": gap.records_expired,
-        "failed": gap.records_failed,
-        "refused by send()": gap.records_refused,
-    }
-    told = ", ".join(f"{count} {fate}" for fate, count in lost.items() if count)
-    return (
-        f"{gap.topic}-{gap.partition}: records that met the gap were not all delivered: "
-        f"{told or 'fate unknown'}, {gap.records_delivered} delivered [gap {gap.number}]"
-    )
 
 
 def _level_of(fact: ConnectionLost) -> int:

@@ -154,10 +154,12 @@ class OtelObserver:
         self._leave_exit()
         self.tracing.ends.close()
 
-    def trace_id(self, gap_number: int) -> str | None:
-        """The trace of a gap, in hexadecimal, if it is sampled."""
+    def span_of(self, gap_number: int) -> tuple[str, str] | None:
+        """The trace and the span of a gap, in hexadecimal, if it is sampled."""
         context = self.span_context(gap_number)
-        return None if context is None else f"{context.trace_id:032x}"
+        if context is None:
+            return None
+        return f"{context.trace_id:032x}", f"{context.span_id:016x}"
 
     def span_context(self, gap_number: int) -> SpanContext | None:
         """The span of a gap, if it is sampled and not long over."""
