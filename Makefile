@@ -11,7 +11,7 @@ JOBS ?= 1
 MINUTES ?= 60
 SEED ?=
 
-.PHONY: help demo simulate test test-fast chaos lint format docs java prometheus clean
+.PHONY: help demo simulate test test-fast chaos lint format docs java prometheus chromium clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -24,7 +24,7 @@ simulate: $(VENV)/.user ## random failovers on a virtual clock (SEEDS=1:20000 JO
 
 # Tests on a virtual clock do not mind a busy machine, and so they run beside the others, which do:
 # with the lowest priority they take only what those leave.
-test: lint java prometheus ## lint and all tests, those on a real Kafka and Prometheus included
+test: lint java prometheus chromium ## lint and all tests, those on a real Kafka and Prometheus included
 	@nice -n 19 $(BIN)/python -m pytest -m virtual --timeout 900 >.virtual.log 2>&1 & virtual=$$!; \
 	trap 'kill $$virtual' INT TERM; \
 	$(BIN)/python -m pytest -m "not virtual"; rest=$$?; \
@@ -82,3 +82,9 @@ prometheus:
 		|| { $(call apt,prometheus) && { systemctl disable --now prometheus || service prometheus stop; \
 			true; } >/dev/null 2>&1; } \
 		|| echo "Prometheus is missing: the tests of dashboard and alerts on a real one will be skipped."
+
+chromium:
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome \
+			|| command -v google-chrome-stable; } >/dev/null \
+		|| $(call apt,chromium fonts-liberation) \
+		|| echo "Chromium is missing: the tests that look at the report in a browser will be skipped."
