@@ -8,13 +8,13 @@ passes over error codes: what is forbidden looks to it like a topic without sett
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import tenacity
 from kafka import errors as kafka_errors
 from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeQuorumRequest
@@ -56,8 +56,9 @@ TOPIC_CONFIGS = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
+NO_ANSWER = "no answer in time"
+
 CONNECTION = (
-    "bootstrap_servers",
     "client_dns_lookup",
     "proxy_url",
     "receive_message_max_bytes",
@@ -83,11 +84,37 @@ def read(values: Mapping[str, Any], topics: Sequence[str] | None, timeout_s: flo
         UnreachableError: no broker answers, or none lets us in.
     """
     addresses = _try_each(values, min(timeout_s, CONNECT_TIMEOUT_S))
-    if addresses and all(address.refused for address in addresses):
-        each = "; ".join(f"{address.name}: {address.refused}" for address in addresses)
-        raise UnreachableError(f"no broker can be reached ({each})")
-    with _administrator(values, timeout_s) as admin:
-        return _Reader(admin, timeout_s).read(topics, addresses)
+    ways = [address.name for address in addresses if not address.refused]
+    if not addresses:
+        ways = [values["bootstrap_servers"]]
+    silent: dict[str, str] = {}
+    for way in ways:  # one by one: a silent one may not use up the others' time
+        told = tuple(
+            replace(address, refused=silent.get(address.name, address.refused))
+            for address in addresses
+        )
+        cluster, why = _read_by(values, way, topics, told, timeout_s)
+        if cluster is not None:
+            return cluster
+        silent[str(way)] = why
+    silent |= {address.name: address.refused for address in addresses if address.refused}
+    each = "; ".join(f"{way}: {why}" for way, why in silent.items())
+    raise UnreachableError(f"no broker can be reached ({each})")
+
+
+def _read_by(
+    values: Mapping[str, Any],
+    way: Any,
+    topics: Sequence[str] | None,
+    addresses: tuple[Address, ...],
+    timeout_s: float,
+) -> tuple[Cluster | None, str]:
+    """The cluster behind a bootstrap address, or None and why there is none."""
+    try:
+        with _administrator(values, way, timeout_s) as admin:
+            return _Reader(admin, timeout_s).read(topics, addresses), ""
+    except UnreachableError as error:
+        return None, str(error)
 
 
 def _try_each(values: Mapping[str, Any], timeout_s: float) -> tuple[Address, ...]:
@@ -124,8 +151,11 @@ def _refused(host: str, port: int, timeout_s: float) -> str:
     return ""
 
 
-@contextmanager
-def _administrator(values: Mapping[str, Any], timeout_s: float) -> Iterator[KafkaAdminClient]:
+@contextlib.contextmanager
+def _administrator(
+    values: Mapping[str, Any], bootstrap_servers: Any, timeout_s: float
+) -> Iterator[KafkaAdminClient]:
+    """Raises UnreachableError, also for what is raised inside."""
     wanted = {
         name: value
         for name, value in values.items()
@@ -138,6 +168,7 @@ def _administrator(values: Mapping[str, Any], timeout_s: float) -> Iterator[Kafk
     admin = KafkaAdminClient.__new__(KafkaAdminClient)  # ours even if it fails to begin
     try:
         admin.__init__(
+            bootstrap_servers=bootstrap_servers,
             client_id="outlast-check",
             bootstrap_timeout_ms=timeout_ms,
             request_timeout_ms=timeout_ms,
@@ -145,8 +176,7 @@ def _administrator(values: Mapping[str, Any], timeout_s: float) -> Iterator[Kafk
         )
         yield admin
     except kafka_errors.KafkaError as error:
-        detail = f": {heard.text}" if heard.text else ""
-        raise UnreachableError(f"no broker lets us in ({_said(error)}{detail})") from error
+        raise UnreachableError(heard.reason or _said(error)) from error
     finally:
         logging.getLogger("kafka").removeHandler(heard)
         if hasattr(admin, "_client"):
@@ -155,15 +185,18 @@ def _administrator(values: Mapping[str, Any], timeout_s: float) -> Iterator[Kafk
 
 
 class _LastWords(logging.Handler):
-    """Keeps the last warning: kafka-python's exceptions seldom say why a connection failed."""
+    """Keeps why the last connection failed, which kafka-python's exceptions seldom say."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.text = ""
+        self.reason = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
-        self.text = record.getMessage()
+        """Keep it, without what names the connection."""
+        text = record.getMessage()
+        if text.startswith(("Connection failed: ", "Bootstrap connection to ")):
+            text = text.partition(" failed: ")[2].partition(" (backoff ")[0]
+            self.reason = NO_ANSWER if "timed out" in text else text.rpartition("Error: ")[2]
 
 
 class _Reader:
@@ -173,6 +206,7 @@ class _Reader:
         self._admin = admin
         self._timeout_s = timeout_s
         self._unread: list[Unread] = []
+        self._deaf: set[int] = set()  # nodes that did not answer
 
     def read(self, names: Sequence[str] | None, addresses: tuple[Address, ...]) -> Cluster:
         """Everything."""
@@ -195,21 +229,32 @@ class _Reader:
             unread=tuple(self._unread),
         )
 
-    def _ask(self, request: Any, node_id: int | None = None) -> Any:
-        """The answer to a request. (The administrator has no public way to send one.)"""
+    def _ask(self, make: Callable[[], Any], node_id: int | None = None) -> Any:
+        """The answer to a request, of that node or of any."""
+        if node_id is not None:
+            return self._send(make(), node_id)
+        brokers = self._admin._manager.cluster.brokers()
+        nodes = sorted({broker.node_id for broker in brokers} - self._deaf)
+        for any_id in nodes[:-1]:
+            with contextlib.suppress(kafka_errors.RetriableError, OSError):
+                return self._send(make(), any_id)
+            self._deaf.add(any_id)
+        return self._send(make(), nodes[-1] if nodes else None)
+
+    def _send(self, request: Any, node_id: int | None) -> Any:
+        """The administrator has no public way to send a request, nor one that keeps to a time."""
         manager = self._admin._manager
-        again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(kafka_errors.NodeNotReadyError),
-            wait=tenacity.wait_fixed(0.05),  # it pauses before it connects again
-            stop=tenacity.stop_after_delay(self._timeout_s),
-            reraise=True,
-        )
-        return again(manager.run, manager.send, request, node_id, self._timeout_s * 1000)
+
+        async def answer() -> Any:
+            sent = manager.send(request, node_id)
+            return await manager.wait_for(sent, self._timeout_s * 1000)
+
+        return manager.run(answer)
 
     def _metadata(self, names: list[str] | None) -> Any:
         topic = MetadataRequest.MetadataRequestTopic
         return self._ask(
-            MetadataRequest(
+            lambda: MetadataRequest(
                 topics=None if names is None else [topic(name=name) for name in names],
                 allow_auto_topic_creation=False,
             )
@@ -263,7 +308,7 @@ class _Reader:
             resource(resource_type=kind, resource_name=name, configuration_keys=list(keys))
             for name in names
         ]
-        return self._ask(DescribeConfigsRequest(resources=resources), node_id).results
+        return self._ask(lambda: DescribeConfigsRequest(resources=resources), node_id).results
 
     def _quorum(self, brokers: tuple[Broker, ...]) -> tuple[tuple[int, ...] | None, int | None]:
         """Voters and the active controller, of a cluster that has a KRaft quorum."""
@@ -276,7 +321,7 @@ class _Reader:
             topic_name=QUORUM_TOPIC, partitions=[topic.PartitionData(partition_index=0)]
         )
         try:
-            answer = self._ask(DescribeQuorumRequest(topics=[question]))
+            answer = self._ask(lambda: DescribeQuorumRequest(topics=[question]))
             _raise(answer.error_code, answer.error_message if answer.API_VERSION >= 2 else None)
             ((partition,),) = [topic.partitions for topic in answer.topics]
             _raise(partition.error_code, None)
@@ -332,5 +377,5 @@ def _said(error: BaseException) -> str:
     if isinstance(error, old):
         return "the broker is too old for the question"
     if isinstance(error, (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)):
-        return "no answer in time"
+        return NO_ANSWER
     return str(error) or type(error).__name__
