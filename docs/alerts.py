@@ -10,6 +10,7 @@ Thresholds sit on Kafka's own clocks and may be changed: they are meant as a beg
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ class Alert:
     Args:
         query: the value that is watched, in PromQL.
         condition: when the value is bad: a comparison.
-        only_if: a second condition, beginning with `and`, or nothing.
+        only_if: what must hold for the same process, too; or nothing.
         for_: how long it must be bad.
         summary, description: Prometheus' templates.
         meaning, remedy: for the runbook.
@@ -45,7 +46,8 @@ class Alert:
     @property
     def expr(self) -> str:
         """The rule's expression."""
-        return "\n".join(filter(None, (self.query, self.condition, self.only_if)))
+        also = f"\nand on (job, instance) {self.only_if}" if self.only_if else ""
+        return f"{self.query}\n{self.condition}{also}"
 
     @property
     def anchor(self) -> str:
@@ -77,7 +79,7 @@ ALERTS = (
         "  / on (job, instance) group_left ()\n"
         "min by (job, instance) (outlast_delivery_timeout_seconds)",
         condition="> 0.75",
-        only_if="and on (job, instance) outlast_buffer_bytes > 0",
+        only_if="outlast_buffer_bytes > 0",
         summary="Records for {{ $labels.topic }} are about to fail",
         description="A gap of {{ $labels.topic }} has used {{ $value | humanizePercentage }} of "
         "delivery_timeout_ms at {{ $labels.instance }}. When it is used up, records that wait "
@@ -128,7 +130,7 @@ ALERTS = (
         severity="critical",
         query="min by (job, instance) (outlast_buffer_headroom_seconds)",
         condition="< 10",
-        only_if="and on (job, instance)\n  outlast_buffer_bytes / outlast_buffer_limit_bytes > 0.5",
+        only_if="outlast_buffer_bytes / outlast_buffer_limit_bytes > 0.5",
         summary="The send buffer of {{ $labels.instance }} is about to fill",
         description="The send buffer of {{ $labels.instance }} ({{ $labels.job }}) is more than "
         "half full and, at the present rate, lasts for another {{ $value | humanizeDuration }} if "
@@ -167,8 +169,8 @@ ALERTS = (
         "`expired`, were `refused` by the broker, could not be put in sequence (`resequence`), or "
         "the topic is a new one of the old name (`recreated`).",
         remedy="`expired` and `refused` come with failed records: see OutlastRecordsLost. "
-        "`resequence` says that a broker lost what it knew of this producer, for example after an "
-        "unclean election: compare the topic's contents with what was sent.",
+        "`resequence` says that a broker no longer knew this producer: retention took all its "
+        "records, or an election was unclean; if it was, compare the topic with what was sent.",
     ),
     Alert(
         name="OutlastMetadataRefreshFailing",
@@ -224,14 +226,17 @@ def _quoted(text: str) -> str:
 def runbook() -> str:
     """The alerts' sections of the document."""
     return "\n\n".join(
-        f"### {alert.name}\n\n{alert.meaning}\n\n"
-        f"```promql\n{alert.query}\n```\n\n"
-        f"*{alert.severity}* {_when(alert)}. {alert.remedy}"
+        f"### {alert.name}\n\n{_filled(alert.meaning)}\n\n```promql\n{alert.query}\n```\n\n"
+        + _filled(f"A *{alert.severity}* {_when(alert)}. {alert.remedy}")
         for alert in ALERTS
     )
 
 
 def _when(alert: Alert) -> str:
-    also = f" `{' '.join(alert.only_if.split())}`" if alert.only_if else ""
     lasting = f" for {alert.for_}" if alert.for_ != "0s" else ""
-    return f"when that is `{alert.condition}`{also}{lasting}"
+    also = f", and `{alert.only_if}` in the same process" if alert.only_if else ""
+    return f"when this is `{alert.condition}`{lasting}{also}"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 104, break_long_words=False, break_on_hyphens=False)
