@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import outlast
-from docs import alerts, dashboard
+from docs import alerts, checks, dashboard
 from outlast import config
 from outlast.engine import verdict
 from outlast.engine.messages import AttemptState
@@ -153,6 +153,16 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
+def check_rules() -> str:
+    """What `outlast check` asks."""
+    return _table(checks.RULES_HEAD, checks.rules())
+
+
+def check_gaps() -> str:
+    """How long failures can last, by Kafka's default clocks."""
+    return _table(checks.GAPS_HEAD, checks.gaps())
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "files": ("architecture.md", files),
     "verdicts": ("failure-semantics.md", verdicts),
@@ -162,6 +172,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("observability.md", metrics),
     "dashboard": ("observability.md", dashboard.overview),
     "alerts": ("observability.md", alerts.runbook),
+    "check-gaps": ("check.md", check_gaps),
+    "checks": ("check.md", check_rules),
 }
 FILES: dict[Path, Callable[[], str]] = {  # that are made whole
     dashboard.PATH: dashboard.text,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 import kafka.errors
 import pytest
 from kafka.admin import ConfigResource, KafkaAdminClient, NewTopic
 
-from outlast.testing.cluster import MockCluster
+from outlast.testing.cluster import FAST, MockCluster
 from outlast.testing.server import ClusterServer
 from tests.mock.foreign_admin import PREFERRED, TOPIC, UNCLEAN, administer, partitions_of
 from tests.real.kafka_cluster import until
@@ -165,6 +166,21 @@ def test_a_node_is_silent_and_wakes(server: ClusterServer, operator: Operator, s
     server.resume(silent)
     until(lambda: operator.brokers() == [1, 2, 3], "it is listed again")
     use_every_verb(operator, "made-afterwards")
+
+
+def test_the_controllers_are_told_apart_from_the_nodes_or_on_them(operator: Operator) -> None:
+    def quorum(ask: Operator) -> tuple[set[int], int, set[int]]:
+        told = ask(lambda admin: admin.describe_metadata_quorum())
+        ((part,),) = [topic["partitions"] for topic in told["topics"]]
+        voters = {voter["replica_id"] for voter in part["current_voters"]}
+        return voters, part["leader_id"], {each["replica_id"] for each in part["observers"]}
+
+    assert quorum(operator) == ({4, 5, 6}, 4, {1, 2, 3})
+    both = MockCluster(3, settings=replace(FAST, combined_quorum=True), rng=random.Random(1))
+    with ClusterServer(both) as server, closing(Operator(server.bootstrap)) as ask:
+        assert quorum(ask) == ({1, 2, 3}, 1, set())
+        server.kill(1)
+        until(lambda: quorum(ask) == ({1, 2, 3}, 2, set()), "another controller is active")
 
 
 def test_an_unclean_election_gives_a_leader(server: ClusterServer, operator: Operator) -> None:

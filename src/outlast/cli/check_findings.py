@@ -96,6 +96,7 @@ class Rule:
     asks: str
     why: str
     severities: tuple[Severity, ...]  # that it can come to, beside ok and unread
+    facts: str  # rows of docs/kafka-facts.md behind it
     judge: Judge = field(repr=False)
 
     def findings(self, known: Known) -> Iterator[Finding]:
@@ -109,11 +110,13 @@ class Rule:
 RULES: list[Rule] = []
 
 
-def rule(section: Section, asks: str, *severities: Severity, why: str) -> Callable[[Judge], Judge]:
+def rule(
+    section: Section, asks: str, *severities: Severity, why: str, facts: str = ""
+) -> Callable[[Judge], Judge]:
     """Make a rule of a function; its name is the function's."""
 
     def add(judge: Judge) -> Judge:
-        RULES.append(Rule(judge.__name__, section, asks, why, severities, judge))
+        RULES.append(Rule(judge.__name__, section, asks, why, severities, facts, judge))
         return judge
 
     return add

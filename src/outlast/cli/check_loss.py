@@ -16,8 +16,8 @@ MIN_ISR, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
     "Is a record on several brokers before it counts as written?",
     ERROR,
     why="With acks=1 a leader acknowledges what only it has: when it dies or is paused past an "
-    "election, acknowledged records are gone (15 of 15 in a trial: S17). With acks=0 not even a "
-    "refusal is noticed.",
+    "election, acknowledged records are gone. With acks=0 not even a refusal is noticed.",
+    facts="S17",
 )
 def acks(known: Known) -> Iterator[Finding]:
     """acks."""
@@ -107,6 +107,7 @@ def min_isr(known: Known) -> Iterator[Finding]:
     why="With as many in-sync replicas demanded as there are, one broker's stop has every record "
     "refused (NOT_ENOUGH_REPLICAS) until it is back. No clock bounds that: no time-out is long "
     "enough.",
+    facts="C14",
 )
 def spare_replica(known: Known) -> Iterator[Finding]:
     """min.insync.replicas against the replication factor."""

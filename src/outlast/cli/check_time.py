@@ -151,8 +151,9 @@ def affected(cluster: Cluster, *, followers: bool) -> tuple[float, int]:
     WARNING,
     NOTE,
     why="A crashed broker's partitions have no other leader before its session has expired, and "
-    "acks=all waits as long on all partitions that it follows (S7). Under three heartbeats a "
-    "session ends by a mere hiccup.",
+    "acks=all waits as long on all partitions that it follows. Under three heartbeats a session "
+    "ends by a mere hiccup.",
+    facts="A18, S7",
 )
 def session_timeout(known: Known) -> Iterator[Finding]:
     """broker.session.timeout.ms, or ZooKeeper's."""
@@ -183,7 +184,8 @@ def session_timeout(known: Known) -> Iterator[Finding]:
     "Does a planned move cost more than it must?",
     NOTE,
     why="After half of all moves a follower has asked the new leader too early and waits that long "
-    "before it asks again; acks=all waits with it (S3).",
+    "before it asks again; acks=all waits with it.",
+    facts="S3",
 )
 def fetch_backoff(known: Known) -> Iterator[Finding]:
     """replica.fetch.backoff.ms."""
@@ -218,7 +220,7 @@ def leader_rebalance(known: Known) -> Iterator[Finding]:
         yield unread("auto.leader.rebalance.enable could not be read")
     elif "false" in told.values():
         said = "auto.leader.rebalance.enable=false: leaders stay where a restart leaves them"
-        advice = "true, or kafka-leader-election.sh --election-type PREFERRED after restarts"
+        advice = "true, or a preferred leader election after each restart"
         yield Finding(NOTE, said, advice)
     else:
         every = max(
