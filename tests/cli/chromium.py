@@ -13,7 +13,6 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,12 +33,8 @@ FLAGS = (
 )
 
 
-def missing() -> str | None:
-    """Why there is no browser here; None if there is one."""
-    return None if _found() else f"none of {', '.join(NAMES)} is on the path"
-
-
-def _found() -> str | None:
+def executable() -> str | None:
+    """The browser's path, if there is one."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
@@ -55,7 +50,7 @@ class Chromium:
     def __enter__(self) -> Chromium:
         read_by_it, self._to = os.pipe()
         self._from, written_by_it = os.pipe()
-        browser = _found()
+        browser = executable()
         assert browser is not None
         # the shell puts the pipes where the browser looks for them
         place = f'exec "$0" "$@" 3<&{read_by_it} 4>&{written_by_it}'
@@ -75,6 +70,7 @@ class Chromium:
         self._target = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._ask(f"{domain}.enable")
+        self._ask("Performance.enable", timeDomain="threadTicks")
         return self
 
     def __exit__(
@@ -116,6 +112,10 @@ class Chromium:
         """Light or dark, on a screen or on paper."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._ask("Emulation.setEmulatedMedia", media=kind, features=features)
+
+    def scripts(self, on: bool) -> None:
+        """Let pages opened from now on run their scripts, or not."""
+        self._ask("Emulation.setScriptExecutionDisabled", value=not on)
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression."""
@@ -174,6 +174,12 @@ class Chromium:
         asked = (e for e in self.events if e["method"] == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in asked]
 
+    def cpu_s(self) -> float:
+        """Seconds of processor time that the page's thread has taken since it was opened."""
+        metrics = self._ask("Performance.getMetrics")["metrics"]
+        value: float = next(it["value"] for it in metrics if it["name"] == "TaskDuration")
+        return value
+
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """A PNG of the page, or of the window."""
         answer = self._ask("Page.captureScreenshot", captureBeyondViewport=whole)
@@ -219,9 +225,3 @@ class Chromium:
         if "method" in heard:
             self.events.append(heard)
         return heard
-
-
-def reason_to_skip(required: Sequence[str]) -> tuple[str, bool] | None:
-    """Why there is no browser, and whether that is a failure here."""
-    lacks = missing()
-    return None if lacks is None else (f"no Chromium: {lacks}", "chromium" in required)

@@ -99,17 +99,17 @@ def _play(
 
         old = leaders()[0]
         new = old % 3 + 1
-        screen.say(f"the leader of {TOPIC}-0 moves from node {old} to node {new}")
+        screen.do(f"the leader of {TOPIC}-0 moves from node {old} to node {new}")
         server.move_leader(TOPIC, 0, new)
         screen.wait(3.0, healthy)
 
         victim = leaders()[1]
         led = [f"{TOPIC}-{p}" for p, leader in enumerate(leaders()) if leader == victim]
-        screen.say(f"node {victim} is killed; it leads {', '.join(led)}")
+        screen.do(f"node {victim} is killed; it leads {', '.join(led)}")
         server.kill(victim)
         screen.wait(ELECTION_S + 2.0, lambda: victim not in leaders() and healthy())
 
-        screen.say(f"node {victim} comes back")
+        screen.do(f"node {victim} comes back")
         server.start(victim)
         screen.wait(3.0, healthy)
 
@@ -152,7 +152,7 @@ def _found(
         stalls=producer.stalls(),
         acked=load.acked,
         acked_step_s=ACKED_STEP_S,
-        marks=[Mark(at_s, text) for at_s, text in screen.said],
+        marks=[Mark(at_s, text) for at_s, text in screen.done],
         records=Records(sum(load.sent), acknowledged, len(load.failures)),
         delivery=delivery,
         delivery_timeout_s=producer.config["delivery_timeout_ms"] / 1000,

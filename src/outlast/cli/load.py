@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 from outlast.cli.verify import encode
 
 STEP_S = 0.01
-ACKED_STEP_S = 0.25
+ACKED_STEP_S = 0.5
 
 
 class Load:

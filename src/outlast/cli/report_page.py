@@ -25,6 +25,8 @@ FOLD_ROWS = 40  # with more, the partitions without gap or stall are folded away
 CLOSE_ROWS, DENSE_ROWS = 24, 120
 TICKS = 8
 CURVE_POINTS = 2000
+PEAK = 3  # times the usual rate: more is cut off
+SCALES = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 
 
@@ -121,7 +123,8 @@ class Page:
         if run.gaps:
             worst = max(run.gaps, key=lambda gap: gap.duration_s)
             found.append(("Longest gap", words.seconds(worst.duration_s), words.name(worst)))
-            ours = max(run.gaps, key=lambda gap: words.client_s(gap)[1])
+        if ended := [gap for gap in run.gaps if gap.ended_by]:
+            ours = max(ended, key=lambda gap: words.client_s(gap)[1])
             share = words.between(*words.client_s(ours))
             found.append(("Client’s share, at worst", share, words.name(ours)))
         if run.stalls:
@@ -225,10 +228,22 @@ class Page:
 
     @cached_property
     def rate_top(self) -> float:
-        """The scale's upper end: a round number."""
-        most = max((rate for _, rate in self.rates), default=0.0) or 1.0
-        power = 10.0 ** floor(log10(most))
-        return next(power * factor for factor in (1, 1.5, 2, 3, 5, 8, 10) if power * factor >= most)
+        """The scale's upper end: a round number.
+
+        What waited goes out at once after a gap, at many times the usual rate: that peak is cut off
+        (and told, see `rate_peak`), so that the usual rate remains to be seen.
+        """
+        ranked = sorted(rate for _, rate in self.rates) or [0.0]
+        usual, most = ranked[len(ranked) // 2], ranked[-1]
+        top = 2 * usual if usual and most > PEAK * usual else most or 1.0
+        power = 10.0 ** floor(log10(top))
+        return next(power * factor for factor in SCALES if power * factor >= top * (1 - 1e-9))
+
+    @property
+    def rate_peak(self) -> float | None:
+        """The highest rate, if the scale does not reach it."""
+        most = max((rate for _, rate in self.rates), default=0.0)
+        return most if most > self.rate_top else None
 
     @property
     def rate_path(self) -> str:
@@ -253,6 +268,11 @@ class Page:
         return tuple(shares)
 
     @property
+    def long(self) -> bool:
+        """The table is better read in a window of its own."""
+        return len(self._both) > FOLD_ROWS
+
+    @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         """Heading and explanation."""
         return (
@@ -275,8 +295,12 @@ class Page:
 
     def _cells(self, it: Gap | Stall) -> Iterator[Cell]:
         begin_s = it.begin_s - self.run.begin_s
-        said = words.CAUSES[it.cause] if isinstance(it, Gap) else words.REASONS[it.reason]
-        yield Cell(words.name(it), said, f"{it.topic}\0{it.partition:010}")
+        said = (
+            words.CAUSES[it.cause]
+            if isinstance(it, Gap)
+            else words.REASONS.get(it.reason, it.reason)
+        )
+        yield Cell(words.name(it), said, f"{it.topic}\0{it.partition:010}", "wide")
         yield Cell(f"{begin_s:.3f} s", f"{_utc(it.begin_unix_s):%H:%M:%S.%f}"[:-3], begin_s)
         so_far = "so far" if it.ended_by is None else ""
         yield Cell(words.seconds(it.duration_s), so_far, it.duration_s, "length")
@@ -307,7 +331,7 @@ class Page:
             f"{words.node(gap.old_leader_epoch)} → {words.node(gap.new_leader_epoch)}",
             gap.old_leader,
         )
-        yield Cell(f"{gap.attempts:,}", ", ".join(_counted(gap.errors)), gap.attempts)
+        yield Cell(f"{gap.attempts:,}", "\n".join(_counted(gap.errors)), gap.attempts)
         fates = {
             "delivered": gap.records_delivered,
             "expired": gap.records_expired,
@@ -354,7 +378,7 @@ def _counted(errors: Sequence[str]) -> Iterator[str]:
     for number, error in enumerate(errors):
         run += 1
         if errors[number + 1 : number + 2] != (error,):
-            yield f"{error} × {run}" if run > 1 else error
+            yield f"{error}\u00a0×\u00a0{run}" if run > 1 else error
             run = 0
 
 

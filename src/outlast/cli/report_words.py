@@ -14,6 +14,7 @@ from outlast.engine.messages import Cause, Gap, GapOutcome, Phase, Stall
 
 if TYPE_CHECKING:
     from outlast.cli.report import Run
+    from outlast.cli.verify import Delivery
 
 CAUSES = {
     Cause.NOT_LEADER: "the leader had moved",
@@ -32,24 +33,30 @@ PHASES = {
     Phase.RECONNECTING: "a leader is known, we are on our way: the client's",
     Phase.RESUMING: "sent to the new leader, until its ack",
 }
-NOTHING_S = 0.000_5  # not told
+NOTHING_S = 0.000_05  # and less is told as 0
+SPACE = "\u00a0"  # a number and its unit stay on one line
 
 
 def seconds(value_s: float) -> str:
-    """A length of time with three digits or so."""
+    """A length of time with two or three digits that count."""
     if value_s < NOTHING_S:
-        return "0 ms"
+        return f"0{SPACE}ms"
+    if value_s < 0.009_95:
+        return f"{value_s * 1000:.1f}{SPACE}ms"
     if value_s < 0.999_5:
-        return f"{value_s * 1000:.0f} ms"
+        return f"{value_s * 1000:.0f}{SPACE}ms"
     if value_s < 9.995:
-        return f"{value_s:.2f} s"
+        return f"{value_s:.2f}{SPACE}s"
     if value_s < 119.95:
-        return f"{value_s:.1f} s"
-    whole_s = round(value_s)
-    if whole_s < 3600:
-        return f"{whole_s // 60} min {whole_s % 60:02} s"
-    whole_min = round(value_s / 60)
-    return f"{whole_min // 60} h {whole_min % 60:02} min"
+        return f"{value_s:.1f}{SPACE}s".replace(".0", "")
+    if value_s < 3599.5:
+        return _two(round(value_s), 60, "min", "s")
+    return _two(round(value_s / 60), 60, "h", "min")
+
+
+def _two(number: int, base: int, unit: str, smaller: str) -> str:
+    whole, rest = divmod(number, base)
+    return f"{whole}{SPACE}{unit}" + (f"{SPACE}{rest}{SPACE}{smaller}" if rest else "")
 
 
 def between(least_s: float, most_s: float) -> str:
@@ -59,8 +66,9 @@ def between(least_s: float, most_s: float) -> str:
         return most
     if least_s < NOTHING_S:
         return f"at most {most}"
-    number, _, unit = least.rpartition(" ")
-    return f"{number if most.endswith(f' {unit}') else least} to {most}"
+    number, _, unit = least.partition(SPACE)
+    same = most.partition(SPACE)[2] == unit
+    return f"{number if same else least} to {most}"
 
 
 def name(it: Gap | Stall) -> str:
@@ -74,7 +82,9 @@ def node(number: int) -> str:
 
 
 def cluster_s(gap: Gap) -> tuple[float, float]:
-    """The cluster's share of a gap, least and most."""
+    """The cluster's share of a gap, least and most. Of an open one nothing is known yet."""
+    if gap.ended_by is None:
+        return 0.0, gap.duration_s
     most_s = min(gap.cluster_s_max, gap.duration_s)
     return min(gap.cluster_s_min, most_s), most_s
 
@@ -89,7 +99,7 @@ def outcome(it: Gap | Stall) -> str:
     """What became of it, in one word."""
     if isinstance(it, Stall):
         return "waited" if it.ended_by else "open"
-    if it.phase is not None:
+    if it.ended_by is None:
         return "open"
     return it.outcome.value if it.outcome else "unsettled"
 
@@ -116,10 +126,9 @@ def headline(run: Run, partitions: int) -> Headline:
 
 def _verdict(run: Run, partitions: int) -> tuple[str, str, str]:
     if run.delivery is not None and not run.delivery:
-        return "bad", "Promise broken", f"Of what was acknowledged, {_broken(run)}"
+        return "bad", "Promise broken", _broken(run.delivery)
     paused = f"{_some(run.gaps, partitions)} stopped accepting"
-    longest_s = max((gap.duration_s for gap in run.gaps), default=0.0)
-    now = [gap for gap in run.gaps if gap.phase is not None]
+    now = [gap for gap in run.gaps if gap.ended_by is None]
     failed = _failed(run)
     if now:
         so_far = seconds(max(gap.duration_s for gap in now))
@@ -131,58 +140,68 @@ def _verdict(run: Run, partitions: int) -> tuple[str, str, str]:
             f"{_some(now, partitions)} {refuse} not accept records, for {so_far} so far{told}",
         )
     if failed:
-        when = f"{paused} for up to {seconds(longest_s)}, and" if run.gaps else "No gap, but"
+        when = f"{paused} for {_up_to(run.gaps)}, and" if run.gaps else "No gap, but"
         return "bad", "Records failed", f"{when} {_count(failed, 'record')} failed"
     if any(gap.outcome is GapOutcome.ABANDONED for gap in run.gaps):
         end = f"{paused}, and no end was seen of it"
         return "warning", "No end seen", end
     if run.gaps:
-        for_long = f"{paused} for {'up to ' if len(run.gaps) > 1 else ''}{seconds(longest_s)}"
-        if any(gap.outcome is None for gap in run.gaps):
-            return "warning", "Not settled", f"{for_long}; some records are still under way"
+        for_long = f"{paused} for {_up_to(run.gaps)}"
+        if _under_way(run):
+            return "warning", "Not settled", f"{for_long}, and some records are still under way"
         return "good", "Absorbed", f"{for_long}, and {_kept(run)}"
     if run.stalls:
-        longest_s = max(stall.duration_s for stall in run.stalls)
-        who = _some(run.stalls, partitions)
-        waits = f"No gap, but {who} waited up to {seconds(longest_s)} for an ack"
+        waits = (
+            f"No gap, but {_some(run.stalls, partitions)} waited {_up_to(run.stalls)} for an ack"
+        )
         if any(stall.ended_by is None for stall in run.stalls):
             return "warning", "Stall open", f"{waits}, and some still wait"
         return "good", "No gap", waits
+    if _under_way(run):
+        return "warning", "Not settled", "No gap, but some records are still under way"
     return "good", "No gap", "No partition stopped accepting"
 
 
 def _explained(run: Run) -> list[str]:
     """Sentences below the headline."""
-    if not run.gaps:
-        return []
-    worst = max(run.gaps, key=lambda gap: gap.duration_s)
-    why = CAUSES[worst.cause]
-    took_over = (
-        f"; node {worst.new_leader} took over from node {worst.old_leader}"
-        if 0 <= worst.old_leader != worst.new_leader >= 0
-        else ""
-    )
-    said = [f"Longest on {name(worst)}: {why}{took_over}."]
-    if worst.phase is None:
-        said.append(
-            f"The cluster's share of it was {between(*cluster_s(worst))}, "
-            f"the client's {between(*client_s(worst))}."
+    said = []
+    if run.gaps:
+        worst = max(run.gaps, key=lambda gap: gap.duration_s)
+        took_over = (
+            f"; node {worst.new_leader} took over from node {worst.old_leader}"
+            if 0 <= worst.old_leader != worst.new_leader >= 0
+            else ""
         )
-    if run.delivery_timeout_s:
-        said.append(_budget(run.delivery_timeout_s, worst.duration_s))
+        said.append(f"Longest on {name(worst)}: {CAUSES[worst.cause]}{took_over}.")
+        if worst.ended_by is not None:
+            said.append(
+                f"The cluster’s share of it was {between(*cluster_s(worst))}, "
+                f"the client’s {between(*client_s(worst))}."
+            )
+        if run.delivery_timeout_s:
+            said.append(_budget(run.delivery_timeout_s, worst))
+    if run.stalls:
+        longest = max(run.stalls, key=lambda stall: stall.duration_s)
+        named = {name(stall) for stall in run.stalls}
+        who = f"{len(named):,} partitions" if len(named) > 1 else name(longest)
+        said.append(
+            f"{who} stalled for {_up_to(run.stalls)}: nothing was refused, but "
+            f"{REASONS.get(longest.reason, longest.reason)}."
+        )
     return said
 
 
-def _budget(budget_s: float, longest_s: float) -> str:
-    if longest_s >= budget_s:
-        return f"Records are retried for {seconds(budget_s)}: not long enough for it."
-    times = budget_s / longest_s if longest_s else 0.0
+def _budget(budget_s: float, worst: Gap) -> str:
+    retried = f"Records are retried for {seconds(budget_s)}"
+    left_s = budget_s - worst.duration_s
+    if left_s <= 0:
+        return f"{retried}: not long enough for it."
+    if worst.ended_by is None:
+        return f"{retried}: {seconds(left_s)} of it are left."
+    times = budget_s / max(worst.duration_s, 0.001)
     if 2 <= times < 1000:
-        return f"Records are retried for {seconds(budget_s)}, {times:.0f} times as long."
-    return (
-        f"Records are retried for {seconds(budget_s)}, {seconds(budget_s - longest_s)} more than "
-        "that."
-    )
+        return f"{retried}, {times:.0f} times as long."
+    return f"{retried}, {seconds(left_s)} longer than that."
 
 
 def _kept(run: Run) -> str:
@@ -191,19 +210,24 @@ def _kept(run: Run) -> str:
     return "every record that met it was delivered"
 
 
-def _broken(run: Run) -> str:
-    assert run.delivery is not None
+def _broken(delivery: Delivery) -> str:
     counts = {
-        "is lost": run.delivery.lost,
-        "is there twice": run.delivery.duplicated,
-        "is out of order": run.delivery.out_of_order,
-        "is at another offset": run.delivery.misplaced,
+        "lost": delivery.lost,
+        "there twice": delivery.duplicated,
+        "out of order": delivery.out_of_order,
+        "at another offset": delivery.misplaced,
     }
-    return ", ".join(
-        f"{count:,} {said if count == 1 else said.replace('is', 'are', 1)}"
-        for said, count in counts.items()
-        if count
-    )
+    found = [(count, said) for said, count in counts.items() if count]
+    parts = [f"{count:,} {'is' if count == 1 else 'are'} {said}" for count, said in found]
+    first = _count(found[0][0], "acknowledged record")
+    return ", ".join([f"{first} {parts[0].partition(' ')[2]}", *parts[1:]])
+
+
+def _under_way(run: Run) -> bool:
+    if any(gap.outcome is None for gap in run.gaps):
+        return True
+    it = run.records
+    return it is not None and it.acknowledged + it.failed < it.sent
 
 
 def _failed(run: Run) -> int:
@@ -217,6 +241,11 @@ def _some(them: Sequence[Gap] | Sequence[Stall], partitions: int) -> str:
         return name(them[0])
     which = "All" if len(named) == partitions else f"{len(named):,} of"
     return f"{which} {partitions:,} partitions"
+
+
+def _up_to(them: Sequence[Gap] | Sequence[Stall]) -> str:
+    longest = seconds(max((it.duration_s for it in them), default=0.0))
+    return longest if len(them) == 1 else f"up to {longest}"
 
 
 def _count(number: int, noun: str) -> str:

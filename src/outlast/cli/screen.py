@@ -42,7 +42,7 @@ class Screen:
         limit_s: float,
     ) -> None:
         self.start_s = time.monotonic()
-        self.said: list[tuple[float, str]] = []  # when, in monotonic seconds, and what
+        self.done: list[tuple[float, str]] = []  # when, in monotonic seconds, and what
         self._console = console
         self._load = load
         self._topic = topic
@@ -74,8 +74,12 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Tell what happens now."""
-        self.said.append((time.monotonic(), text))
         self._console.print(Text.assemble((f"{self._elapsed_s():5.1f} s  ", "dim"), text))
+
+    def do(self, text: str) -> None:
+        """Tell what is done to the cluster now, and remember it."""
+        self.done.append((time.monotonic(), text))
+        self.say(text)
 
     def wait(self, at_least_s: float, until: Callable[[], bool] = lambda: True) -> None:
         """Show progress for so long, and until the condition holds or time is up."""

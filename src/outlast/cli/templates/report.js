@@ -29,7 +29,8 @@
     const parts = (cell) => {
       const small = one("small", cell);
       const said = small ? small.textContent : "";
-      return [cell.textContent.slice(0, cell.textContent.length - said.length), said];
+      const text = cell.textContent.slice(0, cell.textContent.length - said.length);
+      return [text, said.replaceAll("\n", ", ")];
     };
     const [partition, first] = parts(cells[0]);
     const lines = make("dl");
