@@ -18,7 +18,7 @@ from docs import alerts, checks, dashboard
 from outlast import config
 from outlast.engine import verdict
 from outlast.engine.messages import AttemptState
-from outlast.observe.metrics import METRICS
+from outlast.observe.metrics import ATTRIBUTES, METRICS
 from outlast.testing import faults as kinds
 
 FOLDER = Path(__file__).parent
@@ -134,6 +134,22 @@ def metrics() -> str:
     )
 
 
+def otel_metrics() -> str:
+    """The metrics by their names in OpenTelemetry."""
+    return _table(
+        ("OpenTelemetry", "unit", "attributes", "Prometheus"),
+        (
+            (
+                f"`{metric.otel}`",
+                f"`{metric.unit}`",
+                ", ".join(f"`{ATTRIBUTES[label]}`" for label in metric.labels),
+                f"`{metric.name}`",
+            )
+            for metric in METRICS.values()
+        ),
+    )
+
+
 def _default(setting: config.Setting) -> str:
     value = setting.default
     if setting.name == "socket_options":
@@ -170,6 +186,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "differences": ("compatibility.md", differences),
     "faults": ("testing.md", faults),
     "metrics": ("observability.md", metrics),
+    "otel metrics": ("observability.md", otel_metrics),
     "dashboard": ("observability.md", dashboard.overview),
     "alerts": ("observability.md", alerts.runbook),
     "check-gaps": ("check.md", check_gaps),

@@ -1,8 +1,7 @@
 """The list of metrics: names, kinds, labels, meanings. Backends make them, documents show them.
 
 Names are Prometheus', with base units and `_total` on counters; `otel` is the same metric's name in
-OpenTelemetry, where the unit stands beside it (its exporter for Prometheus puts both together
-again). Rules:
+OpenTelemetry, where the unit stands beside it. Rules:
 
 * Counters, not gauges, for what must not be missed: a polled gauge misses most gaps of a few
   seconds. Gauges tell how things stand now.
@@ -150,7 +149,7 @@ OPEN_GAPS = Metric(
     labels=_PER_TOPIC,
     help="Gaps that are open now.",
     example="sum by (topic) (outlast_open_gaps)",
-    otel="outlast.gap.open",
+    otel="outlast.gap.open.count",
     unit="{gap}",
 )
 OPEN_GAP_SECONDS = Metric(

@@ -58,6 +58,7 @@ from outlast.observe.metric_set import MetricSet, after_fork
 from outlast.observe.metrics import OTHER, PHASE_NUMBERS
 
 PARTITIONS_SHOWN = 1000
+UNKNOWN_CODE = "UNKNOWN_CODE"
 
 
 class Spans(Protocol):
@@ -260,7 +261,9 @@ class MetricsObserver:
 
     def _attempt_failed(self, fact: AttemptFailed) -> None:
         topic = self._set.topic(fact.topic).name
-        self._set.child(metrics.VERDICTS, topic, fact.verdict, fact.error).inc(1)
+        unknown = fact.error.startswith(UNKNOWN_CODE)  # and its number, of which there are 65 536
+        error = UNKNOWN_CODE if unknown else fact.error
+        self._set.child(metrics.VERDICTS, topic, fact.verdict, error).inc(1)
 
     def _leader_changed(self, fact: LeaderChanged) -> None:
         old = (fact.old_leader, fact.old_leader_epoch)

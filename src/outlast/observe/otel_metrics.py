@@ -35,6 +35,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_conte
 from outlast.observe.metric_set import MetricSet
 from outlast.observe.metrics import ATTRIBUTES, METRICS, SEND_DURATION, Kind, Metric
 from outlast.observe.metrics_observer import PARTITIONS_SHOWN, MetricsObserver, Spans
+from outlast.observe.numbers import Number
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SENDS_A_SECOND = 100
@@ -78,24 +79,6 @@ def _new_set(provider: MeterProvider | None) -> MetricSet:
     return MetricSet(_Otel(get_meter("outlast", version("outlast"), provider, SCHEMA_URL)))
 
 
-class _Number:
-    """A counter or gauge: a number with its attributes."""
-
-    __slots__ = ("attributes", "value")
-
-    def __init__(self, attributes: dict[str, str]) -> None:
-        self.attributes = attributes
-        self.value = 0.0
-
-    def inc(self, amount: float, /) -> None:
-        """Add to it."""
-        self.value += amount
-
-    def set(self, value: float, /) -> None:
-        """It is this now."""
-        self.value = value
-
-
 class _Duration:
     """A histogram with its attributes."""
 
@@ -137,7 +120,7 @@ class _Otel:
     """The metrics of one meter."""
 
     def __init__(self, meter: Meter) -> None:
-        self._numbers: dict[str, dict[tuple[str, ...], _Number]] = {}
+        self._numbers: dict[str, dict[tuple[str, ...], Number]] = {}
         self._histograms: dict[str, Histogram] = {}
         for metric in METRICS.values():
             name, unit, said = metric.otel, metric.unit, metric.help
@@ -159,7 +142,7 @@ class _Otel:
             return _SampledDuration(self._histograms[metric.name], attributes)
         if metric.kind is Kind.HISTOGRAM:
             return _Duration(self._histograms[metric.name], attributes)
-        number = self._numbers[metric.name][labels] = _Number(attributes)
+        number = self._numbers[metric.name][labels] = Number(attributes)
         return number
 
     def remove(self, metric: Metric, labels: tuple[str, ...]) -> None:
@@ -174,13 +157,13 @@ class _Otel:
 
 
 def _reader(
-    numbers: dict[tuple[str, ...], _Number],
+    numbers: dict[tuple[str, ...], Number],
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     """What an instrument calls, on the exporter's thread."""
 
     def read(_: CallbackOptions) -> Iterable[Observation]:
         return [
-            Observation(number.value, number.attributes)
+            Observation(number.value, number.labels)
             for number in list(numbers.values())
             if math.isfinite(number.value)
         ]
