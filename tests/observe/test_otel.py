@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, SamplingResult, StaticSampler
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from outlast.engine.gap import GapRecorder
-from outlast.engine.messages import Cause, Fact, LaneChanged, LaneReason, Role
+from outlast.engine.messages import (
+    Cause,
+    Connection,
+    ConnectionLost,
+    ConnectionOpened,
+    Fact,
+    LaneChanged,
+    LaneReason,
+    Loss,
+    MetadataRefreshed,
+    Role,
+)
 from outlast.observe import otel
-from outlast.observe.otel import EVENTS_KEPT, SPANS_OPEN, OtelObserver
+from outlast.observe.otel import EVENTS_KEPT, LINKS_KEPT, SPANS_OPEN, OtelObserver
+from outlast.observe.span_ends import WAITING, SpanEnds, Trouble
 
 UNIX_S = 1_700_000_000.0
 TP = ("orders", 3)
@@ -241,6 +251,108 @@ def test_open_spans_are_bounded_and_the_rest_counted(traced: Traced) -> None:
     assert traced.observer.suppressed == 5
     traced.observer(traced.gaps.close(6.0))
     assert len(traced.spans) == SPANS_OPEN
+    traced.refused(sent_s=7.0, now=7.25)
+    assert traced.observer.suppressed == 5
+
+
+def test_spans_that_nobody_records_are_not_counted() -> None:
+    for provider in (None, TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)):
+        observer, gaps = OtelObserver(provider), GapRecorder(UNIX_S)
+        for partition in range(SPANS_OPEN + 5):
+            observer(refused(gaps, 5.0, 5.25, ("orders", partition)))
+        assert observer.suppressed == 0
+
+
+def send(number: int) -> SpanContext:
+    return SpanContext(number, number, is_remote=False, trace_flags=TraceFlags(1))
+
+
+@pytest.mark.parametrize(
+    ("failed_first", "linked"),
+    [(0, range(LINKS_KEPT - 1)), (100, [*range(LINKS_KEPT - 1), 100]), (3, range(LINKS_KEPT - 1))],
+)
+def test_a_gap_links_to_few_records_and_a_delivered_one(
+    traced: Traced, failed_first: int, linked: Sequence[int]
+) -> None:
+    traced.refused(sent_s=5.0, now=5.25)
+    traced.observer(traced.gaps.tick(6.0))
+    contexts = [
+        traced.observer.link(1, send(n + 1), delivered=n >= failed_first) for n in range(200)
+    ]
+    assert traced.observer.link(2, send(999), delivered=True) is None  # no such gap
+    traced.accepted(sent_s=6.5, now=7.0)
+    (span,) = traced.spans
+    assert contexts == [span.context] * 200
+    assert [link.context.span_id - 1 for link in span.links] == list(linked)
+    assert traced.observer.link(1, send(9), delivered=True) == span.context  # also when it is over
+
+
+def test_the_brokers_and_the_cluster_are_named(traced: Traced) -> None:
+    traced.observer(
+        [
+            ConnectionOpened(1.0, Connection(1, Role.OPEN, 1), "kafka-1.example:9092", 0.01),
+            ConnectionOpened(1.0, Connection(-1, Role.CONTROL, 1), "seed.example:9092", 0.01),
+            MetadataRefreshed(1.0, 1, 0.01, True, cluster_id="4L6g3nShT-eMCtK--X86sw"),
+        ]
+    )
+    traced.refused(sent_s=5.0, now=5.25)
+    lost = Connection(2, Role.OPEN, 2)
+    traced.observer([ConnectionLost(6.0, lost, "[2001:db8::2]:9093", Loss.REFUSED, "", 0)])
+    traced.accepted(sent_s=6.5, now=7.0)
+    (span,) = traced.spans
+    assert span.attributes is not None
+    assert span.attributes["messaging.kafka.cluster.id"] == "4L6g3nShT-eMCtK--X86sw"
+    assert span.attributes["server.address"] == "kafka-1.example"
+    assert span.attributes["server.port"] == 9092
+    assert span.attributes["network.peer.address"] == "2001:db8::2"
+    assert span.attributes["network.peer.port"] == 9093
+
+
+def test_a_sampler_sees_what_is_known_at_the_opening() -> None:
+    class Sampler(StaticSampler):
+        seen: dict[str, object] = {}  # noqa: RUF012
+
+        def should_sample(self, *args: object, **keywords: object) -> SamplingResult:
+            type(self).seen = dict(args[4])  # type: ignore[call-overload]
+            return super().should_sample(*args, **keywords)  # type: ignore[arg-type]
+
+    provider = TracerProvider(sampler=Sampler(Decision.DROP), shutdown_on_exit=False)
+    observer, gaps = OtelObserver(provider, "billing"), GapRecorder(UNIX_S)
+    observer([ConnectionOpened(1.0, Connection(1, Role.OPEN, 1), "kafka-1:9092", 0.01)])
+    observer(refused(gaps, 5.0, 5.25))
+    assert set(Sampler.seen) >= {
+        "messaging.system",
+        "messaging.destination.name",
+        "messaging.destination.partition.id",
+        "messaging.client.id",
+        "server.address",
+        "server.port",
+        "outlast.gap.cause",
+        "outlast.gap.trigger",
+        "outlast.gap.leader.id",
+        "outlast.gap.leader_epoch",
+        "outlast.gap.last_ack_age",
+    }
+
+
+def test_what_hangs_at_the_end_of_spans_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    trouble, let_go = Trouble(), threading.Event()
+    ends = SpanEnds(trouble)
+
+    class Hanging(NonRecordingSpan):
+        def end(self, _end_time: int | None = None) -> None:
+            let_go.wait(60)
+
+    try:
+        for _ in range(3 * WAITING):
+            ends.end(Hanging(send(1)), 1)
+        assert repr(ends) in (f"<SpanEnds waiting={n}>" for n in (WAITING - 1, WAITING))
+        assert not ends.drain(0.01)
+        ends.close(0.01)
+    finally:
+        let_go.set()
+    assert [r.name for r in caplog.records] == ["outlast"]
+    assert "exporter hangs" in caplog.text
 
 
 def test_the_trace_is_told_only_of_a_sampled_span(traced: Traced) -> None:
@@ -266,31 +378,3 @@ def test_without_an_sdk_nothing_happens_and_nothing_breaks() -> None:
     observer(gaps.tick(9.0))
     observer(gaps.close(10.0))
     observer.close()
-
-
-EXITING = """
-from outlast.engine.gap import GapRecorder
-from outlast.engine.messages import Cause
-from outlast.observe.otel import OtelObserver
-observe = OtelObserver()  # before the SDK is set up, as at import
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-provider = TracerProvider()
-provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
-trace.set_tracer_provider(provider)
-observe(GapRecorder(0.0).refused(("orders", 3), cause=Cause.SILENT, trigger="X", sent_s=1.0,
-        leader=1, leader_epoch=1, last_ack_s=None, now=2.0))
-"""
-
-
-def test_an_open_gap_is_exported_when_the_process_exits() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EXITING],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert '"outlast.gap.outcome": "abandoned"' in done.stdout

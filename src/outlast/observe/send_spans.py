@@ -162,7 +162,7 @@ class SendSpans:
             attributes[PARTITION] = str(partition)
         if value is None:
             attributes[TOMBSTONE] = True
-        created_elsewhere = carries_trace(headers)
+        created_elsewhere = bool(headers) and carries_trace(headers)
         span = self._tracing.tracer.start_span(
             f"{SEND} {topic}",
             context=context,

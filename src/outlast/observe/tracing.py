@@ -65,7 +65,7 @@ class Tracing:
             case ConnectionOpened() | ConnectionLost() if fact.connection.node_id >= 0:
                 host, colon, port = fact.address.rpartition(":")
                 if colon and port.isdecimal():
-                    self._addresses[fact.connection.node_id] = host, int(port)
+                    self._addresses[fact.connection.node_id] = host.strip("[]"), int(port)
             case MetadataRefreshed() if fact.cluster_id:
                 self._cluster_id = fact.cluster_id
 
