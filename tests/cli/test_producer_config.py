@@ -1,4 +1,4 @@
-"""Keywords from a file, the environment and the command line: which wins, and what is refused."""
+"""Keywords from a file, the environment and the command line: which wins, and for whom."""
 
 from __future__ import annotations
 
@@ -8,36 +8,37 @@ import pytest
 from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 
-from outlast.cli.producer_config import for_client, keywords, value
-from outlast.errors import ConfigurationError
-
-LINES = """
-# how we produce
-acks=all
-linger_ms = 5
-security_protocol=SASL_SSL
-ssl_check_hostname=false
-api_version=(2, 8)
-"""
+from outlast.cli.check_settings import SettingsError
+from outlast.cli.producer_config import for_client, given
 
 
-def test_a_file_of_lines(tmp_path: Path) -> None:
+def test_a_file_with_all_that_reaches_a_cluster(tmp_path: Path) -> None:
     file = tmp_path / "producer.properties"
-    file.write_text(LINES)
-    assert keywords(None, file, [], {}) == {
-        "acks": "all",
-        "linger_ms": 5,
+    file.write_text(
+        "# as in Java\nacks=all\nclient.id=app\ncompression.type=gzip\nsecurity.protocol=SASL_SSL\n"
+        "sasl_mechanism=PLAIN\nsasl_plain_username=u\nsasl_plain_password=p\nssl_cafile=ca.pem\n"
+        "sasl.jaas.config=x\n"
+    )
+    found = given(None, file, [], None, {})
+    assert found.keywords == {
+        "acks": -1,
+        "client_id": "app",
+        "compression_type": "gzip",
         "security_protocol": "SASL_SSL",
-        "ssl_check_hostname": False,
-        "api_version": (2, 8),
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "u",
+        "sasl_plain_password": "p",
+        "ssl_cafile": "ca.pem",
     }
+    (ignored,) = found.ignored
+    assert ignored.startswith("'sasl.jaas.config'")
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
     file = tmp_path / "producer.json"
     file.write_text('{"acks": 1, "linger_ms": 5, "client_id": "f", "bootstrap_servers": ["a:1"]}')
-    environment = {"OUTLAST_LINGER_MS": "6", "OUTLAST_CLIENT_ID": "e", "OUTLAST_NO_SUCH": "1"}
-    assert keywords("b:2", file, ["client_id=s"], environment) == {
+    environment = {"APP_LINGER_MS": "6", "APP_CLIENT_ID": "e", "APP_OTHER": "1", "ACKS": "all"}
+    assert given("b:2", file, ["client_id=s"], "APP_", environment).keywords == {
         "acks": 1,
         "linger_ms": 6,
         "client_id": "s",
@@ -45,27 +46,13 @@ def test_later_sources_win(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("all", "all"), ("5", 5), ("null", None), ("True", True), ("a:1,b:2", "a:1,b:2"), ("", "")],
-)
-def test_values(text: str, expected: object) -> None:
-    assert value(text) == expected
-
-
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
-    missing, bad_json, bad_line = tmp_path / "none", tmp_path / "json", tmp_path / "line"
-    bad_json.write_text("{acks: 1}")
-    bad_line.write_text("acks=1\nlinger\n")
-    for file, told in (
-        (missing, "none cannot be read: No such file"),
-        (bad_json, "json is no JSON"),
-        (bad_line, "line:2: 'linger' is no setting; write NAME=VALUE"),
-    ):
-        with pytest.raises(ConfigurationError, match=told):
-            keywords(None, file, [], {})
-    with pytest.raises(ConfigurationError, match="--set: 'acks' is no setting"):
-        keywords(None, None, ["acks"], {})
+def test_what_cannot_be_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="none cannot be read"):
+        given(None, tmp_path / "none", [], None)
+    with pytest.raises(SettingsError, match="write NAME=VALUE"):
+        given(None, None, ["acks"], None)
+    with pytest.raises(SettingsError, match="acks='2' is not allowed"):
+        given(None, None, ["acks=2"], None)
 
 
 @pytest.mark.parametrize("client", [KafkaAdminClient, KafkaConsumer])

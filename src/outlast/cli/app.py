@@ -53,6 +53,32 @@ Report = Annotated[
 ]
 
 
+# What `check` and `drill` are told of the producer, the cluster and the application.
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers", "--bootstrap", metavar="HOST:PORT,…", help="Where the cluster is."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the producer; may be repeated."),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Its settings: JSON, or lines NAME=VALUE.")
+]
+EnvPrefix = Annotated[
+    str | None, typer.Option(metavar="PREFIX", help="Its settings: variables PREFIXNAME=VALUE.")
+]
+Rate = Annotated[
+    str | None,
+    typer.Option(metavar="RATE", help="What is sent: records/s, 5000, or bytes/s, 2MB."),
+]
+RecordBytes = Annotated[
+    int | None, typer.Option(min=1, help="Size of a record, for --rate. Else 1000.")
+]
+
+
 @app.command()
 def demo(
     rate: Annotated[
@@ -207,39 +233,21 @@ def dashboard(
 
 @app.command()
 def check(
-    bootstrap_servers: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,…", help="Where the cluster is.")
-    ] = None,
+    bootstrap_servers: Bootstrap = None,
     topic: Annotated[
         list[str] | None, typer.Option(help="Look at this topic; may be repeated. Else at all.")
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the producer; may be repeated."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Its settings: JSON, or lines NAME=VALUE."),
-    ] = None,
-    env_prefix: Annotated[
-        str | None,
-        typer.Option(metavar="PREFIX", help="Its settings: variables PREFIXNAME=VALUE."),
-    ] = None,
+    setting: Settings = None,
+    config: ConfigFile = None,
+    env_prefix: EnvPrefix = None,
     health: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|URL|-", help="A running producer: its health().to_dict() as JSON."
         ),
     ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="What is sent: records/s, 5000, or bytes/s, 2MB."),
-    ] = None,
-    record_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Size of a record, for --rate. Else 1000.")
-    ] = None,
+    rate: Rate = None,
+    record_bytes: RecordBytes = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Warnings, and what cannot be read, count too.")
@@ -272,3 +280,64 @@ def check(
     raise typer.Exit(
         run(producer, topics=topic, load=given, json=json, strict=strict, timeout_s=timeout)
     )
+
+
+@app.command()
+def drill(
+    bootstrap_servers: Bootstrap = None,
+    setting: Settings = None,
+    config: ConfigFile = None,
+    env_prefix: EnvPrefix = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="Write to this one: empty, or a drill's. Else one is made and deleted."),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="Of the topic that is made. Else 2 for each broker."),
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="60s, 10m, 2h. Else until Ctrl-C.")
+    ] = None,
+    tick: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="A record to each partition so often. Else 50ms."),
+    ] = None,
+    move_leaders: Annotated[
+        bool, typer.Option("--move-leaders", help="Move the topic's leaders, some at a time.")
+    ] = False,
+    move_every: Annotated[str, typer.Option(metavar="TIME", help="How often that is.")] = "5s",
+    rate: Rate = None,
+    record_bytes: RecordBytes = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Put all of it there as JSON.")
+    ] = None,
+    report: Report = None,
+) -> None:
+    """Measure what failovers of a cluster do to its writers and readers, with a topic of its own.
+
+    Writes a record to each partition every tick and reads it back, while you stop, kill and start
+    brokers, or --move-leaders moves its own. Shows gaps and stalls as they come, and at the end
+    whose time they were, when reading went on, and whether the retry budget outlasts the longest.
+    Touches no other topic.
+
+    Exit code 0: all absorbed. 1: senders were told of failures, or what was acknowledged is not in
+    the log as promised. 2: it could not be run. 3: ended before all was known.
+    """
+    from outlast.cli.drill import run
+    from outlast.cli.drill_plan import plan
+
+    made = plan(
+        bootstrap_servers=bootstrap_servers,
+        settings=setting or [],
+        config=config,
+        env_prefix=env_prefix,
+        topic=topic,
+        partitions=partitions,
+        duration=duration,
+        tick=tick,
+        move_every=move_every if move_leaders else None,
+        rate=rate,
+        record_bytes=record_bytes,
+    )
+    raise typer.Exit(run(made, json_file=json, report=report))

@@ -16,7 +16,7 @@ import difflib
 import json
 import sys
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ def gather(
     prefix: str | None = None,
     keywords: Iterable[str] = (),
     bootstrap: str | None = None,
+    left_out: Collection[str] = LEFT_OUT,
 ) -> Producer:
     """The producer that these sources describe together.
 
@@ -49,6 +50,7 @@ def gather(
             HTTP, or '-' for standard input.
         prefix: of the variables in `environment`.
         keywords: NAME=VALUE each.
+        left_out: names that are passed over, as they say nothing about failures.
 
     Raises:
         SettingsError: a source cannot be read, or a value is not allowed.
@@ -64,7 +66,7 @@ def gather(
                 if not strange:
                     raise SettingsError(f"{source}: there is no setting {_hinted(given)}")
                 ignored.append(f"{_hinted(given)} ({source})")
-            elif name not in LEFT_OUT:
+            elif name not in left_out:
                 typed = _typed(name, value)
                 if typed is not None or isinstance(SETTINGS[name].check, (Instance, Choice)):
                     merged[name], sources[name] = typed, source

@@ -1,27 +1,19 @@
-"""A producer's keywords as a command line gives them: by file, by environment, one by one.
+"""A producer's keywords as a command line gives them, for commands that start one.
 
-Later sources win: `--config FILE`, the environment (`OUTLAST_SASL_PLAIN_PASSWORD`), `--set
-NAME=VALUE`, `--bootstrap-servers`. So one file serves several clusters, and a password needs
-neither a file nor a command line that others can read.
-
-Rule: this file reads text and knows no setting; whether a name or a value is allowed is for
-`outlast.config.Config` to say.
+They are gathered as `outlast check` gathers them, from a file, the environment and single options
+(see `check_settings`), and nothing is left out: TLS, SASL and proxy too.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from outlast.cli.check_settings import gather
 from outlast.config import SETTINGS
-from outlast.errors import ConfigurationError
 
-PREFIX = "OUTLAST_"
-_JSON_WORDS = {"true": True, "false": False, "null": None}
 _PRODUCERS_OWN = frozenset(  # names that other clients have too, with defaults of their own
     {"client_id", "request_timeout_ms", "retry_backoff_ms", "metadata_max_age_ms"}
     | {"reconnect_backoff_ms", "reconnect_backoff_max_ms", "connections_max_idle_ms"}
@@ -30,76 +22,43 @@ _PRODUCERS_OWN = frozenset(  # names that other clients have too, with defaults 
 )
 
 
-def keywords(
+class Given(NamedTuple):
+    """What was given: keywords for `outlast.KafkaProducer`, and what it has no setting for."""
+
+    keywords: dict[str, Any]
+    ignored: tuple[str, ...]
+
+
+def given(
     bootstrap_servers: str | None,
     file: Path | None,
     settings: Sequence[str],
+    env_prefix: str | None,
     environment: Mapping[str, str] = os.environ,
-) -> dict[str, Any]:
-    """The keywords that `outlast.KafkaProducer` is to be given.
+) -> Given:
+    """The keywords; of two that differ the later wins: file, environment, settings, bootstrap.
 
     Args:
-        file: a JSON object, or lines `name=value`; empty lines and those with a # are skipped.
-        settings: texts `name=value`.
+        file: JSON, or lines NAME=VALUE.
+        settings: texts NAME=VALUE.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a text is no `name=value`.
+        SettingsError: a source cannot be read, or a value is not allowed.
     """
-    chosen = _from_file(file) if file else {}
-    for name in SETTINGS:
-        if (text := environment.get(PREFIX + name.upper())) is not None:
-            chosen[name] = value(text)
-    for text in settings:
-        name, given = _pair(text, "--set")
-        chosen[name] = given
-    if bootstrap_servers is not None:
-        chosen["bootstrap_servers"] = bootstrap_servers
-    return chosen
+    producer = gather(
+        file=file,
+        environment=environment,
+        prefix=env_prefix,
+        keywords=settings,
+        bootstrap=bootstrap_servers,
+        left_out=(),
+    )
+    return Given({name: producer.values[name] for name in producer.sources}, producer.ignored)
 
 
-def for_client(chosen: Mapping[str, Any], client_class: Any) -> dict[str, Any]:
+def for_client(keywords: Mapping[str, Any], client_class: Any) -> dict[str, Any]:
     """How to reach the cluster, for kafka-python's admin client or consumer: addresses, TLS, SASL,
     proxy. What a client does not take, and what is the producer's own pace, is left out.
     """
     taken = set(client_class.DEFAULT_CONFIG) & set(SETTINGS) - _PRODUCERS_OWN
-    return {name: given for name, given in chosen.items() if name in taken}
-
-
-def value(text: str) -> Any:
-    """A value as it is written: a Python literal, JSON's true, false or null, else the text."""
-    text = text.strip()
-    if text in _JSON_WORDS:
-        return _JSON_WORDS[text]
-    try:
-        return literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _from_file(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--config {file} cannot be read: {_why(error)}") from None
-    if text.lstrip().startswith("{"):
-        try:
-            chosen = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ConfigurationError(f"--config {file} is no JSON: {error}") from None
-        return dict(chosen)
-    lines = enumerate(text.splitlines(), start=1)
-    wanted = ((n, line.strip()) for n, line in lines if line.strip())
-    return dict(_pair(line, f"{file}:{n}") for n, line in wanted if not line.startswith("#"))
-
-
-def _pair(text: str, where: str) -> tuple[str, Any]:
-    name, equals, given = text.partition("=")
-    if not equals or not name.strip().isidentifier():
-        raise ConfigurationError(
-            f"{where}: {text.strip()!r} is no setting; write NAME=VALUE, acks=all"
-        )
-    return name.strip(), value(given)
-
-
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+    return {name: value for name, value in keywords.items() if name in taken}

@@ -42,11 +42,14 @@ def gap_table(
     topic: str,
     partitions: Sequence[int],
     start_s: float,
+    *,
+    bare: bool = False,
 ) -> Table:
     """A row for every gap and stall, by partition, and one for each partition without.
 
     Args:
         start_s: the moment, on the gaps' monotonic clock, from which *began* counts.
+        bare: name a partition by its number alone: the topic's name is too long, and told above.
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     table.add_column("partition\n[dim]cause[/]", no_wrap=True)
@@ -57,13 +60,14 @@ def gap_table(
     table.add_column("leader\n[dim]epoch[/]", no_wrap=True)
     table.add_column("outcome\n[dim]attempts[/]", no_wrap=True)
     for partition in partitions:
+        name = str(partition) if bare else f"{topic}-{partition}"
         both: list[Gap | Stall] = [*gaps, *stalls]
         own = [it for it in both if (it.topic, it.partition) == (topic, partition)]
         for it in sorted(own, key=lambda it: it.begin_s):
             row = _cells(it, start_s) if isinstance(it, Gap) else _stall_cells(it, start_s)
-            table.add_row(*row)
+            table.add_row(_two(name, _why(it)), *row)
         if not own:
-            table.add_row(f"{topic}-{partition}", *[""] * 7, Text("no gap", "dim"))
+            table.add_row(name, *[""] * 7, Text("no gap", "dim"))
     return table
 
 
@@ -71,7 +75,6 @@ def _cells(gap: Gap, start_s: float) -> list[Text | str]:
     outcome = gap.outcome.value if gap.outcome else "open" if gap.phase else "unsettled"
     style = _OUTCOME_STYLES.get(gap.outcome, "yellow") if gap.outcome else "yellow"
     return [
-        _two(f"{gap.topic}-{gap.partition}", gap.cause.value),
         _ms(gap.begin_s - start_s),
         Text(_ms(gap.duration_s), "bold"),
         *(_ms(getattr(gap, f"{phase.value}_s")) for phase in Phase),
@@ -85,13 +88,16 @@ def _cells(gap: Gap, start_s: float) -> list[Text | str]:
 
 def _stall_cells(stall: Stall, start_s: float) -> list[Text | str]:
     return [
-        _two(f"{stall.topic}-{stall.partition}", f"stall: {stall.reason}"),
         _ms(stall.begin_s - start_s),
         Text(_ms(stall.duration_s), "bold"),
         *[""] * len(Phase),
         _two(_node(stall.node_id), f"{stall.lane} lane"),
         Text("waited" if stall.ended_by else "open", "dim" if stall.ended_by else "yellow"),
     ]
+
+
+def _why(it: Gap | Stall) -> str:
+    return it.cause.value if isinstance(it, Gap) else f"stall: {it.reason}"
 
 
 def _two(above: str, below: str) -> Text:

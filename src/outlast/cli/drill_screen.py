@@ -1,0 +1,186 @@
+"""What a drill shows while it runs: a live table on a terminal, lines of what happens in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from outlast.cli.drill_leaders import Watch
+from outlast.cli.drill_ledger import Ledger
+from outlast.cli.drill_tables import length, named
+from outlast.cli.tables import PHASE_STYLES
+from outlast.engine.messages import Gap, Stall
+
+STATUS_S = 10.0
+PAUSE_S = 1.0  # a longer one between two acks is told
+FRAME_ROWS = 7  # of the panel, beside the partitions
+FEWEST_ROWS = 3
+
+
+class Screen:
+    """Shows how the partitions do. Use it as a context manager, and call `refresh` often."""
+
+    def __init__(
+        self, console: Console, partitions: Sequence[int], ledger: Ledger, watch: Watch
+    ) -> None:
+        self.begin_s = time.monotonic()
+        self._console = console
+        self._partitions = partitions
+        self._ledger = ledger
+        self._watch = watch
+        self._gaps: dict[int, Gap] = {}
+        self._stalls: dict[int, Stall] = {}
+        self._changes_told = 0
+        self._status_s = self.begin_s
+        self._footer = ""
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True)
+            if console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> Screen:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Tell what happens now."""
+        self._console.print(Text.assemble((f"{self._elapsed_s():6.1f} s  ", "dim"), text))
+
+    def footer(self, text: str) -> None:
+        """What stands under the table."""
+        self._footer = text
+
+    def refresh(self, gaps: Iterable[Gap], stalls: Iterable[Stall]) -> None:
+        """Show these gaps and stalls, of the whole drill so far; tell what is new."""
+        self._tell_changes()
+        self._tell_gaps({gap.number: gap for gap in gaps})
+        self._tell_stalls({stall.number: stall for stall in stalls})
+        if self._live:
+            self._live.update(self._panel(), refresh=True)
+        elif time.monotonic() - self._status_s >= STATUS_S:
+            self._status_s = time.monotonic()
+            self.say(self._counts())
+
+    # --- lines ------------------------------------------------------------------------------------
+
+    def _tell_changes(self) -> None:
+        new = self._watch.changes[self._changes_told :]
+        self._changes_told += len(new)
+        for old, to in sorted({(change.old, change.new) for change in new}):
+            of = [change.partition for change in new if (change.old, change.new) == (old, to)]
+            self.say(f"leader of {named(of)}: {_node(old)} → {_node(to)}")
+
+    def _tell_gaps(self, gaps: dict[int, Gap]) -> None:
+        opened = [g for n, g in gaps.items() if g.ended_by is None and n not in self._gaps]
+        for cause, leader in sorted({(gap.cause.value, gap.old_leader) for gap in opened}):
+            of = [g.partition for g in opened if (g.cause.value, g.old_leader) == (cause, leader)]
+            self.say(f"gap: {named(of)} ({cause}, leader {_node(leader)})")
+        ended = [gap for n, gap in gaps.items() if gap.ended_by and not self._over(n)]
+        if ended:
+            longest_s = max(gap.duration_s for gap in ended)
+            over = f"gap over: {named([gap.partition for gap in ended])}"
+            self.say(f"{over} after {'at most ' if len(ended) > 1 else ''}{length(longest_s)}")
+        self._gaps = gaps
+
+    def _over(self, number: int) -> bool:
+        before = self._gaps.get(number)
+        return before is not None and before.ended_by is not None
+
+    def _tell_stalls(self, stalls: dict[int, Stall]) -> None:
+        opened = [s for n, s in stalls.items() if s.ended_by is None and n not in self._stalls]
+        for reason in sorted({stall.reason for stall in opened}):
+            of = [stall.partition for stall in opened if stall.reason == reason]
+            self.say(f"stall: {named(of)} (for a {reason})")
+        before = self._stalls
+        ended = [
+            s for n, s in stalls.items() if s.ended_by and n in before and not before[n].ended_by
+        ]
+        if ended:
+            longest_s = max(stall.duration_s for stall in ended)
+            over = f"stall over: {named([stall.partition for stall in ended])}"
+            self.say(f"{over} after {'at most ' if len(ended) > 1 else ''}{length(longest_s)}")
+        self._stalls = stalls
+
+    # --- the panel --------------------------------------------------------------------------------
+
+    def _panel(self) -> RenderableType:
+        gaps = {gap.partition: gap for gap in self._gaps.values() if gap.ended_by is None}
+        stalls = {it.partition: it for it in self._stalls.values() if it.ended_by is None}
+        rows = max(FEWEST_ROWS, self._console.height - FRAME_ROWS)
+        troubled = [p for p in self._partitions if p in gaps or p in stalls]
+        others = [p for p in self._partitions if p not in gaps and p not in stalls]
+        shown = sorted([*troubled, *others][:rows])
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("part.", justify="right")
+        table.add_column("leader")
+        table.add_column("now")
+        for name in ("acked", "gaps", "longest", "read"):
+            table.add_column(name, justify="right")
+        for partition in shown:
+            table.add_row(*self._row(partition, gaps.get(partition), stalls.get(partition)))
+        hidden = len(self._partitions) - len(shown)
+        more = f"and {hidden} more partitions · " if hidden else ""
+        return Group("", table, Text(f"{more}{self._counts()}", "dim"), Text(self._footer, "dim"))
+
+    def _row(self, partition: int, gap: Gap | None, stall: Stall | None) -> list[Text | str]:
+        of, now = self._ledger[partition], time.monotonic()
+        leader = self._watch.leaders.get(partition)
+        own = [gap for gap in self._gaps.values() if gap.partition == partition]
+        longest_s = max((gap.duration_s for gap in own), default=0.0)
+        unread_s = now - (of.last_read_s or self.begin_s)
+        return [
+            str(partition),
+            _node(leader.node_id if leader else -1),
+            self._state(partition, gap, stall),
+            f"{of.acknowledged:,}",
+            str(len(own) or ""),
+            length(longest_s) if own else "",
+            Text(f"{unread_s:.1f} s ago", "yellow" if unread_s > PAUSE_S else "dim"),
+        ]
+
+    def _state(self, partition: int, gap: Gap | None, stall: Stall | None) -> Text:
+        if gap is not None and gap.phase is not None:
+            return Text(f"gap {length(gap.duration_s)} {gap.phase.value}", PHASE_STYLES[gap.phase])
+        if stall is not None:
+            return Text(f"stall {length(stall.duration_s)} ({stall.reason})", "yellow")
+        oldest_s = self._ledger.oldest_s(partition)
+        waits_s = 0.0 if oldest_s is None else time.monotonic() - oldest_s
+        if waits_s > PAUSE_S:
+            return Text(f"no ack for {length(waits_s)}", "yellow")
+        return Text("accepting", "green")
+
+    def _counts(self) -> str:
+        parts = [self._ledger[partition] for partition in self._partitions]
+        acked, failed = sum(of.acknowledged for of in parts), sum(of.failed for of in parts)
+        waiting = sum(of.unsettled for of in parts)
+        open_gaps = sum(gap.ended_by is None for gap in self._gaps.values())
+        open_stalls = sum(stall.ended_by is None for stall in self._stalls.values())
+        return (
+            f"acknowledged {acked:,} · waiting {waiting:,} · failed {failed:,} · "
+            f"open gaps {open_gaps} · stalls {open_stalls}"
+        )
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self.begin_s
+
+
+def _node(number: int) -> str:
+    return "none" if number < 0 else str(number)
