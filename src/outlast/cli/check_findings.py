@@ -141,7 +141,7 @@ def by_topic(known: Known, judge: Callable[[Topic], Finding | None]) -> Iterator
             groups.setdefault(finding, []).append(topic)
     for finding, topics in groups.items():
         names = named(topics)
-        said = f"{finding.said}: {some(names)}"
+        said = f"{finding.said} · {some(names)}"
         yield Finding(finding.severity, said, finding.advice, finding.reason, names)
 
 

@@ -84,7 +84,7 @@ class Kind(Enum):
         return {
             Kind.PLANNED: "leader stopped in order, or moved",
             Kind.CRASH: "leader's node crashes",
-            Kind.CONTROLLER: "so does the active controller's",
+            Kind.CONTROLLER: "and was the active controller",
             Kind.SILENT: "leader's node goes silent",
             Kind.FOLLOWER: "follower lives and lags: a stall",
         }[self]

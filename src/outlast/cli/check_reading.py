@@ -9,7 +9,9 @@ passes over error codes: what is forbidden looks to it like a topic without sett
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -378,4 +380,8 @@ def _said(error: BaseException) -> str:
         return "the broker is too old for the question"
     if isinstance(error, (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)):
         return NO_ANSWER
-    return str(error) or type(error).__name__
+    text = str(error).rpartition("Error: ")[2]
+    number, _, name = text.partition(" ")  # kafka-python's: 111 ECONNREFUSED
+    if number.isdecimal() and name in errno.errorcode.values():
+        return os.strerror(int(number)).lower()
+    return text or type(error).__name__

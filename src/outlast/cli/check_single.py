@@ -199,11 +199,12 @@ def auto_create(known: Known) -> Iterator[Finding]:
     told = cluster.texts("auto.create.topics.enable").values()
     if not wanted or "true" not in told:
         return
-    said = "topics are created by being asked for"
+    said, advice = "topics are created by being asked for", "auto.create.topics.enable=false"
     replicas = min(cluster.numbers("default.replication.factor").values(), default=None)
     if replicas is not None:
         said += f", with {replicas} replica{'s' if replicas > 1 else ''}"
-    yield Finding(NOTE, said, "auto.create.topics.enable=false, or default.replication.factor=3")
+        advice += ", or default.replication.factor=3" if replicas < 3 else ""
+    yield Finding(NOTE, said, advice)
 
 
 @rule(

@@ -20,7 +20,7 @@ from rich.text import Text
 from outlast.cli.check_findings import Finding, Known, Section, Severity, seconds
 from outlast.cli.check_model import Kind, Worst
 from outlast.cli.check_time import lasts_s, margin_s
-from outlast.config import LONGEST_S
+from outlast.config import DEFAULTS, LONGEST_S
 
 STYLES = {
     Severity.OK: "green",
@@ -40,7 +40,7 @@ def show(console: Console, known: Known, found: Found, code: int) -> None:
     console.print()
     console.print(Text("The longest time without an ack, by the cluster's clocks", "bold"))
     for line in (*_gaps(known, console.width - 2), *_below_gaps(known)):
-        console.print(Padding(line, (0, 0, 0, 2)))
+        console.print(Padding(line, (0, 0, 0, 2), expand=False))
     for section, findings in found.items():
         if findings:
             console.print()
@@ -65,7 +65,9 @@ def _head(known: Known) -> Text:
     given = {
         name: producer.values[name]
         for name in producer.sources
-        if name != "bootstrap_servers" and not name.startswith(("sasl_", "ssl_"))
+        if name != "bootstrap_servers"
+        and not name.startswith(("sasl_", "ssl_"))
+        and producer.values[name] != DEFAULTS[name]
     }
     text.append(
         ", ".join(f"{name}={value}" for name, value in given.items()) or "outlast's defaults"
@@ -90,7 +92,7 @@ def _gaps(known: Known, width: int) -> Iterator[RenderableType]:
             spare = Text(f"{'–':>11}", "dim")
         at_most = Text(f"{seconds(worst.seconds):>9}", "bold")
         yield Text.assemble(f"{worst.kind.said:<{WIDTH}}", at_most, spare)
-        yield Padding(Text(_parts(worst, width - 4), "dim"), (0, 0, 0, 4))
+        yield Padding(Text(_parts(worst, width - 4), "dim"), (0, 0, 0, 4), expand=False)
 
 
 WIDTH = max(len(kind.said) for kind in Kind)
@@ -127,10 +129,6 @@ def _below_gaps(known: Known) -> list[RenderableType]:
     if settings.linger_s:
         spare += " and of linger_ms"
     lines.append(Text(f"{spare} when it is over.", "dim"))
-    if known.rate is not None:
-        last_s = lasts_s(known)
-        said = f"The buffer lasts {seconds(last_s)} at {known.rate.said}."
-        lines.append(Text(said, "dim"))
     return lines
 
 
@@ -161,7 +159,9 @@ def _show_unread(console: Console, known: Known) -> None:
         by_reason.setdefault(unread.why, []).append(unread.what)
     for why, what in by_reason.items():
         shown = ", ".join(what[:5]) + (f" and {len(what) - 5} more" if len(what) > 5 else "")
-        console.print(Padding(Text.assemble(f"{shown}: ", (why, "magenta")), (0, 0, 0, 2)))
+        console.print(
+            Padding(Text.assemble(f"{shown}: ", (why, "magenta")), (0, 0, 0, 2), expand=False)
+        )
 
 
 def _summary(found: Found, code: int) -> Text:
