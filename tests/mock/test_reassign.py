@@ -17,7 +17,7 @@ from kafka.errors import (
 
 from outlast.testing import Error, MockCluster
 
-CREATE_TOPICS, ALTER_PARTITION_REASSIGNMENTS = 19, 45
+CREATE_TOPICS, ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS = 19, 43, 45
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,9 @@ def test_a_fault_refuses_an_administrator(cluster: MockCluster, admin: KafkaAdmi
     cluster.faults.append(Error(31, api=ALTER_PARTITION_REASSIGNMENTS, times=1))
     with pytest.raises(ClusterAuthorizationFailedError):
         admin.alter_partition_reassignments({TopicPartition("t", 0): [1]})
+    cluster.faults.append(Error(31, api=ELECT_LEADERS, times=1))
+    with pytest.raises(ClusterAuthorizationFailedError):
+        admin.elect_leaders(0, {"t": [0]})
     cluster.faults.append(Error(29, api=CREATE_TOPICS, times=1))
     with pytest.raises(TopicAuthorizationFailedError):
         admin.create_topics(["new"])

@@ -236,12 +236,17 @@ def _grow(
 
 
 def serve_elect_leaders(
-    cluster: MockCluster, _node: Node, exchange: Exchange, now: float
+    cluster: MockCluster, node: Node, exchange: Exchange, now: float
 ) -> ApiMessage:
     """Make the preferred replica lead; or, where nobody leads, whoever lives.
 
-    Of all partitions (none named) those that need no election are not mentioned.
+    Of all partitions (none named) those that need no election are not mentioned. An `Error` fault
+    refuses the whole request.
     """
+    if code := fault_code(cluster, node, exchange, now):
+        return ElectLeadersResponse(
+            throttle_time_ms=0, error_code=code, replica_election_results=[]
+        )
     request = exchange.request
     election = request.election_type if exchange.version >= 1 else PREFERRED
     everything = request.topic_partitions is None
