@@ -8,6 +8,7 @@ would ask it, and what the pictures show is compared with what the producers tel
 from __future__ import annotations
 
 import json
+import logging
 import math
 import threading
 import time
@@ -32,7 +33,8 @@ from tests.demands import need
 from tests.observe.real_prometheus import JOB, SCRAPE_S, PromqlError, RealPrometheus
 
 Json = dict[str, Any]
-DETECT_S = 2.5
+CALM = ClusterSettings(detect_s=2.5, fetch_backoff_p=0.0, deny_p=0.0, creation_deny_p=0.0)
+FIRING = 'ALERTS{{alertname="{name}", alertstate="firing"}}'
 PATIENT, IMPATIENT, QUIET = "orders", "payments", "quiet"
 LEADER_FIRST = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]  # of the first two; the third is on a node alone
 VICTIM, UNHARMED = 1, 2
@@ -52,6 +54,17 @@ TARGETS = {
     for number, panel in enumerate(PANELS, 1)
     for target in panel["targets"]
 }
+
+
+class Errors(logging.Handler):
+    """Keeps them: an observer that raises is dropped, and nothing else would tell."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(logging.Formatter().format(record))
 
 
 class Load(threading.Thread):
@@ -137,7 +150,10 @@ def failover(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failover]:
     need("prometheus", "prometheus", "promtool")
     registry, exporter, provider = CollectorRegistry(), InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    errors, logger = Errors(), logging.getLogger("outlast")
     with ExitStack() as stack:
+        logger.addHandler(errors)
+        stack.callback(logger.removeHandler, errors)
         page, thread = start_http_server(0, "127.0.0.1", registry)
         stack.callback(thread.join)
         stack.callback(page.server_close)
@@ -146,7 +162,7 @@ def failover(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failover]:
         prometheus = stack.enter_context(
             RealPrometheus(folder, page.server_port, dashboards.alerts())
         )
-        cluster = stack.enter_context(MockCluster(settings=ClusterSettings(detect_s=DETECT_S)))
+        cluster = stack.enter_context(MockCluster(settings=CALM))
         for topic in (PATIENT, IMPATIENT):
             cluster.create_topic(topic, PARTITIONS, assignment=LEADER_FIRST)
         cluster.create_topic(QUIET, assignment=[[UNHARMED]])
@@ -167,6 +183,7 @@ def failover(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failover]:
         _play(cluster, prometheus, producers, [patient, impatient])
         assert patient.failed == patient.refused == 0
         assert impatient.failed
+        assert not errors.texts, "\n".join(errors.texts)
         yield Failover(
             prometheus=prometheus,
             begin_s=begin_s,
@@ -189,7 +206,7 @@ def _play(
     producers: list[KafkaProducer],
     loads: list[Load],
 ) -> None:
-    """Load, two scrapes, a killed leader, everything settled, two scrapes."""
+    """Load, two scrapes, a killed leader, all is settled and seen."""
 
     def scraped_since(at_s: float) -> bool:
         found = prometheus.query(f'timestamp(up{{job="{JOB}"}})', time.time())
@@ -217,6 +234,9 @@ def _play(
     prometheus.until(lambda: all(load.settled for load in loads))
     prometheus.until(lambda: all(gap.outcome for p in producers for gap in p.gaps()))
     scrapes(2)
+    near, lost = (FIRING.format(name=f"Outlast{n}") for n in ("GapNearRetryBudget", "RecordsLost"))
+    prometheus.until(lambda: prometheus.query(lost, time.time()))
+    prometheus.until(lambda: not prometheus.query(near, time.time()))
 
 
 # --- every expression -----------------------------------------------------------------------------
@@ -339,7 +359,7 @@ def test_every_rule_is_in_health_and_those_fire_that_should(failover: Failover) 
 
 
 def test_an_alert_fires_while_the_gap_is_open_and_recovers(failover: Failover) -> None:
-    firing = 'ALERTS{alertname="OutlastGapNearRetryBudget", alertstate="firing"}'
+    firing = FIRING.format(name="OutlastGapNearRetryBudget")
     ask = failover.prometheus.query_range
     fired = ask(firing, failover.begin_s, failover.end_s, SCRAPE_S)
     assert {series["metric"]["topic"] for series in fired} >= {IMPATIENT}
