@@ -190,7 +190,8 @@ class MetricSet:
         """The topic's series, or the common ones once the limit is reached."""
         series = self.topics.get(topic)
         if series is None:
-            shown = topic if len(self.topics) < TOPICS_SHOWN else OTHER
+            own = len(self.topics) - (OTHER in self.topics)
+            shown = topic if own < TOPICS_SHOWN else OTHER
             series = self.topics.get(shown) or self._new_topic(shown)
         return series
 
