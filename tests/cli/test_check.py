@@ -223,17 +223,20 @@ def test_a_broker_that_wants_no_tls(mock: MockCluster) -> None:
     assert "no broker can be reached" in line
 
 
-@pytest.mark.parametrize("verb", ["kill", "pause"])
-def test_one_broker_that_does_not_answer_is_a_finding_and_no_end(verb: str) -> None:
+@pytest.mark.parametrize(("verb", "node"), [("kill", 3), ("kill", 1), ("pause", 3), ("pause", 1)])
+def test_one_broker_that_does_not_answer_is_a_finding_and_no_end(verb: str, node: int) -> None:
+    """Node 1 is the first to be asked, and what only it was asked for is asked of others."""
     with MockCluster(3, topics=["orders"], settings=KRAFT) as cluster:
         wait_known(cluster, "orders")
-        getattr(cluster, verb)(3)
-        said = told(cluster, "--timeout", "2", code=2)
+        getattr(cluster, verb)(node)
+        said = told(cluster, "--timeout", "1.5", code=2)
         errors = [f for f in said["findings"] if f["severity"] == "error"]
         assert [f["rule"] for f in errors] == ["listeners"]
-        assert "node 3 at 127.0.0.1:" in errors[0]["said"]
+        assert f"node {node} at 127.0.0.1:" in errors[0]["said"]
         why = "connection refused" if verb == "kill" else "no answer in time"
-        assert said["unread"] == [{"what": "settings of broker 3", "why": why}]
+        assert said["unread"] == [{"what": f"settings of broker {node}", "why": why}]
+        refused = [severity for severity, _ in found(said, "bootstrap")]
+        assert refused == (["ok"] if (verb, node) == ("pause", 3) else ["warning", "ok"])
 
 
 # --- what it says ---------------------------------------------------------------------------------
@@ -275,11 +278,14 @@ def test_a_running_producer_by_its_health(mock: MockCluster, tmp_path: Path) -> 
         bootstrap_servers=bootstrap(mock), delivery_timeout_ms=30_500, metrics_registry=None
     ) as producer:
         dump = tmp_path / "health.json"
-        dump.write_text(json.dumps(producer.health().to_dict()))
+        health = producer.health().to_dict()
+        dump.write_text(json.dumps({**health, "headroom_s": 4.0}))
     result = CliRunner().invoke(app, ["check", "--health", str(dump), "--json"])
     assert result.exit_code == 2
     said = json.loads(result.output)
     assert said["producer"]["given"]["delivery_timeout_ms"] == 30_500
+    assert said["rate_bytes_per_s"] == 33_554_432 / 4
+    assert said["buffer_lasts_s"] == 4.0
     assert found(said, "delivery_timeout") == [("error", [])]
 
 

@@ -39,6 +39,19 @@ def test_no_measured_gap_was_longer_and_the_bound_is_not_far_off(kind: Kind) -> 
     assert longest <= worst()[kind].seconds <= longest * 1.4
 
 
+def test_what_kafkas_defaults_come_to() -> None:
+    """The figures of docs/check.md, by hand: 9 s of session, 4 s of quorum, 0.35 s to a leader …"""
+    assert {kind: gap.seconds for kind, gap in worst().items()} == pytest.approx(
+        {
+            Kind.PLANNED: 0.25 + 0.5 + 2.0 + 0.12,
+            Kind.CRASH: 9.0 + 0.35 + 1.0 + 0.12,
+            Kind.CONTROLLER: 4.0 + 9.0 + 0.35 + 1.0 + 0.12,
+            Kind.SILENT: 9.0 + 0.35 + 1.0 + 0.3,
+            Kind.FOLLOWER: 45.0,
+        }
+    )
+
+
 def test_a_short_fetch_back_off_shows_in_planned_moves() -> None:
     """S3: with 100 ms the longest of 20 moves took 145 ms, and the long poll was not met."""
     gap = worst({**REAL, "replica.fetch.backoff.ms": "100"})[Kind.PLANNED]

@@ -170,6 +170,7 @@ def dumped() -> str:
         bootstrap_servers=["127.0.0.1:1"],
         metrics_registry=None,
         sasl_plain_password="hidden",
+        proxy_url="http://me:hidden@proxy:3128",
         **settings,
     ) as producer:
         return json.dumps(producer.health().to_dict(), allow_nan=False)

@@ -208,11 +208,16 @@ class _Reader:
         self._admin = admin
         self._timeout_s = timeout_s
         self._unread: list[Unread] = []
-        self._deaf: set[int] = set()  # nodes that did not answer
+        self._deaf: dict[int, str] = {}  # nodes that did not answer, and why
 
     def read(self, names: Sequence[str] | None, addresses: tuple[Address, ...]) -> Cluster:
         """Everything."""
         wanted = None if names is None else list(dict.fromkeys(names))
+        silent = {address.name: address.refused for address in addresses if address.refused}
+        for broker in self._admin._manager.cluster.brokers():
+            where = f"{broker.host}:{broker.port}"
+            if where in silent:
+                self._deaf[broker.node_id] = silent[where]
         metadata = self._metadata(wanted)
         topics = [topic for topic in metadata.topics if not (wanted is None and topic.is_internal)]
         missing = [topic.name for topic in topics if topic.error_code in UNKNOWN_TOPIC]
@@ -236,12 +241,19 @@ class _Reader:
         if node_id is not None:
             return self._send(make(), node_id)
         brokers = self._admin._manager.cluster.brokers()
-        nodes = sorted({broker.node_id for broker in brokers} - self._deaf)
+        nodes = sorted({broker.node_id for broker in brokers} - set(self._deaf))
         for any_id in nodes[:-1]:
-            with contextlib.suppress(kafka_errors.RetriableError, OSError):
-                return self._send(make(), any_id)
-            self._deaf.add(any_id)
+            answer, error = self._try(make(), any_id)
+            if error is None:
+                return answer
+            self._deaf[any_id] = _said(error)
         return self._send(make(), nodes[-1] if nodes else None)
+
+    def _try(self, request: Any, node_id: int) -> tuple[Any, Exception | None]:
+        try:
+            return self._send(request, node_id), None
+        except (kafka_errors.RetriableError, OSError) as error:
+            return None, error
 
     def _send(self, request: Any, node_id: int | None) -> Any:
         """The administrator has no public way to send a request, nor one that keeps to a time."""
@@ -287,6 +299,9 @@ class _Reader:
     def _broker(self, told: Any) -> Broker:
         broker = {"node_id": told.node_id, "host": told.host, "port": told.port, "rack": told.rack}
         what = f"settings of broker {told.node_id}"
+        if told.node_id in self._deaf:
+            self._unread.append(Unread(what, self._deaf[told.node_id]))
+            return Broker(**broker, unreachable=self._deaf[told.node_id])
         try:
             (result,) = self._describe(
                 BROKER_RESOURCE, [str(told.node_id)], BROKER_CONFIGS, told.node_id
