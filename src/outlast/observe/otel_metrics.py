@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
+from inspect import signature
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,6 +40,7 @@ from outlast.observe.numbers import Number
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SENDS_A_SECOND = 100
+TAKES_CONTEXT = "context" in signature(Histogram.record).parameters  # APIs before 1.28 do not
 
 _sets: WeakKeyDictionary[MeterProvider, MetricSet] = WeakKeyDictionary()
 _global: list[MetricSet] = []  # of the global provider, which may be set later than this is used
@@ -151,7 +153,7 @@ class _Otel:
 
     def exemplar(self, span: SpanContext | None) -> Context | None:
         """See `Backend`: the SDK takes examples from the current span."""
-        if span is None or not span.trace_flags.sampled:
+        if span is None or not span.trace_flags.sampled or not TAKES_CONTEXT:
             return None
         return set_span_in_context(NonRecordingSpan(span), Context())
 
