@@ -22,8 +22,9 @@ def printed(*arguments: str) -> bytes:
 
 
 def test_the_dashboard_is_the_packages_file() -> None:
-    assert printed() == dashboards.dashboard().encode()
-    assert json.loads(printed())["title"].startswith("outlast")
+    text = printed()
+    assert text == dashboards.dashboard().encode()
+    assert json.loads(text)["title"].startswith("outlast")
 
 
 def test_the_alerts_are_the_packages_file() -> None:

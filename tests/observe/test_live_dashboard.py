@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from kafka.errors import KafkaError
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
 from docs.alerts import ALERTS
 from outlast import KafkaProducer, dashboards
@@ -112,6 +113,7 @@ class Failover:
     failed: int
     refused: int
     trace_ids: set[str]
+    page: bytes
 
     def ask(self, target: Json) -> list[Json]:
         """As Grafana does for a picture of this time range, a step for each scrape."""
@@ -197,6 +199,7 @@ def failover(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failover]:
                 for span in exporter.get_finished_spans()
                 if span.context
             },
+            page=generate_latest(registry),
         )
 
 
@@ -279,6 +282,12 @@ def test_an_expression_that_is_wrong_is_found(failover: Failover) -> None:
     with pytest.raises(PromqlError, match="parse error"):
         failover.ask({"expr": "sum(outlast_open_gaps", "instant": True})
     assert failover.ask({"expr": "outlast_open_gap", "instant": True}) == []
+
+
+def test_the_page_is_as_prometheus_likes_it(failover: Failover) -> None:
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(command, input=failover.page, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 # --- the pictures are true ------------------------------------------------------------------------
