@@ -199,10 +199,10 @@ CASES = [
     Case(
         alert="OutlastSendersBlocked",
         name="two threads wait for a minute",
-        series={BLOCKED: "0x8 30 60 90 120 120x20"},
+        series={BLOCKED: "0x2 30 60 90 120 120x20"},
         looks={
-            "2m": None,
-            "3m": Fires(
+            "30s": None,
+            "1m30s": Fires(
                 labels={**WHO, "reason": "memory"},
                 summary="Threads of shop-1:8000 wait in send()",
                 description="On average 1.0 threads of shop-1:8000 (shop) waited in send() during "
