@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,15 @@ FLAGS = (
 )
 
 
+PLACE_PIPES = """
+import fcntl, os, sys
+reading, writing = (fcntl.fcntl(int(it), fcntl.F_DUPFD, 10) for it in sys.argv[1:3])
+os.dup2(reading, 3)
+os.dup2(writing, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""  # where the browser looks for them; two pipes may come as 4 and 3, so not one after the other
+
+
 def executable() -> str | None:
     """The browser's path, if there is one."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
@@ -45,6 +55,7 @@ class Chromium:
         self._folder = folder
         self._number = 0
         self._rest = b""
+        self._target: str | None = None  # the page, once there is one
         self.events: list[dict[str, Any]] = []
 
     def __enter__(self) -> Chromium:
@@ -52,11 +63,9 @@ class Chromium:
         self._from, written_by_it = os.pipe()
         browser = executable()
         assert browser is not None
-        # the shell puts the pipes where the browser looks for them
-        place = f'exec "$0" "$@" 3<&{read_by_it} 4>&{written_by_it}'
-        command = ["sh", "-c", place, browser, *FLAGS, f"--user-data-dir={self._folder}"]
+        place = [sys.executable, "-ISc", PLACE_PIPES, str(read_by_it), str(written_by_it)]
         self._process = subprocess.Popen(
-            [*command, "about:blank"],
+            [*place, browser, *FLAGS, f"--user-data-dir={self._folder}", "about:blank"],
             pass_fds=(read_by_it, written_by_it),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -64,13 +73,16 @@ class Chromium:
         )
         os.close(read_by_it)
         os.close(written_by_it)
-        self._target: str | None = None
-        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
-        attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
-        self._target = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self._ask(f"{domain}.enable")
-        self._ask("Performance.enable", timeDomain="threadTicks")
+        try:
+            target = self._ask("Target.createTarget", url="about:blank")["targetId"]
+            attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
+            self._target = attached["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self._ask(f"{domain}.enable")
+            self._ask("Performance.enable", timeDomain="threadTicks")
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
@@ -79,16 +91,19 @@ class Chromium:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._target = None
         try:
             if kind is None:
+                self._target = None
                 self._ask("Browser.close")
                 self._process.wait(ANSWER_S)
         finally:
-            self._process.kill()
-            self._process.wait()
-            os.close(self._to)
-            os.close(self._from)
+            self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._to)
+        os.close(self._from)
 
     # --- what a person would do -----------------------------------------------------------------
 
@@ -173,6 +188,11 @@ class Chromium:
         """Everything that the page asked for, itself included."""
         asked = (e for e in self.events if e["method"] == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in asked]
+
+    def dialogs(self) -> list[str]:
+        """What the page asked or told the user in a dialog."""
+        asked = (e for e in self.events if e["method"] == "Page.javascriptDialogOpening")
+        return [event["params"]["message"] for event in asked]
 
     def cpu_s(self) -> float:
         """Seconds of processor time that the page's thread has taken since it was opened."""

@@ -117,6 +117,12 @@ def run(count: int = 6, *, loud: int | None = None, **changes: Any) -> Run:
     return Run(**{**values, **changes})
 
 
+def events(it: Run) -> list[Gap | Stall]:
+    """Gaps and stalls, by their begin."""
+    both: list[Gap | Stall] = [*it.gaps, *it.stalls]
+    return sorted(both, key=lambda event: event.begin_s)
+
+
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
     "</script><script>alert(2)</script>",

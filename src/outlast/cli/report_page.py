@@ -193,7 +193,7 @@ class Page:
     @property
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Moments of the axis, and what is written there. `report.js` does the same when zoomed."""
-        least_s = (self.to_s - self.from_s) / TICKS
+        least_s = (self.to_s - self.from_s) / TICKS * (1 - 1e-6)  # whatever a float made of it
         if least_s > 1:
             step_s: float = next((s for s in STEPS_S if s >= least_s), STEPS_S[-1])
         else:

@@ -144,7 +144,8 @@
   const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400];
   const two = (value) => String(value).padStart(2, "0");
 
-  function step(least) {
+  function step(width) {
+    const least = (width / 8) * (1 - 1e-6);
     if (least > 1) return steps.find((s) => s >= least) ?? steps.at(-1);
     const power = 10 ** Math.floor(Math.log10(least));
     return power * [1, 2, 5, 10].find((factor) => power * factor >= least);
@@ -158,7 +159,7 @@
   }
 
   function ticks() {
-    const size = step((shown.to - shown.from) / 8);
+    const size = step(shown.to - shown.from);
     all(".tick", over).forEach((tick) => tick.remove());
     const made = [];
     for (let n = Math.ceil(shown.from / size); n * size <= shown.to; n += 1) {
