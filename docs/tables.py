@@ -18,6 +18,7 @@ from docs import alerts, checks, dashboard
 from outlast import config
 from outlast.engine import verdict
 from outlast.engine.messages import AttemptState
+from outlast.observe import attributes
 from outlast.observe.metrics import ATTRIBUTES, METRICS
 from outlast.testing import faults as kinds
 
@@ -150,6 +151,26 @@ def otel_metrics() -> str:
     )
 
 
+def gap_span() -> str:
+    """Every attribute of a gap's span."""
+    start = {n: a.meaning for n, a in attributes.GAP_AT_START.items()} | attributes.GAP_SERVER
+    end = {n: a.meaning for n, a in attributes.GAP_AT_END.items() if n not in start}
+    end |= attributes.GAP_COUNTED | attributes.GAP_PEER | attributes.GAP_ERROR
+    return _table(
+        ("attribute", "known at", "what it tells"),
+        (
+            *((f"`{name}`", "start", said) for name, said in (attributes.COMMON | start).items()),
+            *((f"`{name}`", "end", said) for name, said in end.items()),
+        ),
+    )
+
+
+def send_span() -> str:
+    """Every attribute of a record's span."""
+    told = attributes.COMMON | attributes.SEND
+    return _table(("attribute", "what it tells"), ((f"`{n}`", said) for n, said in told.items()))
+
+
 def _default(setting: config.Setting) -> str:
     value = setting.default
     if setting.name == "socket_options":
@@ -187,6 +208,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "faults": ("testing.md", faults),
     "metrics": ("observability.md", metrics),
     "otel metrics": ("observability.md", otel_metrics),
+    "gap span": ("observability.md", gap_span),
+    "send span": ("observability.md", send_span),
     "dashboard": ("observability.md", dashboard.overview),
     "alerts": ("observability.md", alerts.runbook),
     "check-gaps": ("check.md", check_gaps),

@@ -15,7 +15,7 @@ from opentelemetry.semconv.attributes import (
 )
 from opentelemetry.semconv.schemas import Schemas
 
-from outlast.observe import otel, send_spans, tracing
+from outlast.observe import attributes, send_spans
 
 PUBLISHED = (messaging_attributes, error_attributes, network_attributes, server_attributes)
 
@@ -33,8 +33,9 @@ def current(module: ModuleType) -> dict[str, str]:
 KNOWN = {value for module in PUBLISHED for value in current(module).values()}
 OURS = {
     value
-    for name, value in vars(tracing).items()
-    if name.isupper() and isinstance(value, str) and name != "SCHEMA_URL"
+    for name, value in vars(attributes).items()
+    if name.isupper() and isinstance(value, str) and "." in value and ":" not in value
+    if not value.startswith("outlast.")
 }
 
 
@@ -52,20 +53,20 @@ def test_names_are_published_ones() -> None:
 
 def test_constants_are_the_published_ones() -> None:
     pairs = {
-        tracing.SYSTEM: messaging_attributes.MESSAGING_SYSTEM,
-        tracing.OPERATION_NAME: messaging_attributes.MESSAGING_OPERATION_NAME,
-        tracing.OPERATION_TYPE: messaging_attributes.MESSAGING_OPERATION_TYPE,
-        tracing.DESTINATION: messaging_attributes.MESSAGING_DESTINATION_NAME,
-        tracing.PARTITION: messaging_attributes.MESSAGING_DESTINATION_PARTITION_ID,
-        tracing.CLIENT_ID: messaging_attributes.MESSAGING_CLIENT_ID,
-        tracing.CLUSTER_ID: messaging_attributes.MESSAGING_KAFKA_CLUSTER_ID,
-        tracing.OFFSET: messaging_attributes.MESSAGING_KAFKA_OFFSET,
-        tracing.TOMBSTONE: messaging_attributes.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
-        tracing.SERVER_ADDRESS: server_attributes.SERVER_ADDRESS,
-        tracing.SERVER_PORT: server_attributes.SERVER_PORT,
-        tracing.PEER_ADDRESS: network_attributes.NETWORK_PEER_ADDRESS,
-        tracing.PEER_PORT: network_attributes.NETWORK_PEER_PORT,
-        tracing.ERROR_TYPE: error_attributes.ERROR_TYPE,
+        attributes.SYSTEM: messaging_attributes.MESSAGING_SYSTEM,
+        attributes.OPERATION_NAME: messaging_attributes.MESSAGING_OPERATION_NAME,
+        attributes.OPERATION_TYPE: messaging_attributes.MESSAGING_OPERATION_TYPE,
+        attributes.DESTINATION: messaging_attributes.MESSAGING_DESTINATION_NAME,
+        attributes.PARTITION: messaging_attributes.MESSAGING_DESTINATION_PARTITION_ID,
+        attributes.CLIENT_ID: messaging_attributes.MESSAGING_CLIENT_ID,
+        attributes.CLUSTER_ID: messaging_attributes.MESSAGING_KAFKA_CLUSTER_ID,
+        attributes.OFFSET: messaging_attributes.MESSAGING_KAFKA_OFFSET,
+        attributes.TOMBSTONE: messaging_attributes.MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
+        attributes.SERVER_ADDRESS: server_attributes.SERVER_ADDRESS,
+        attributes.SERVER_PORT: server_attributes.SERVER_PORT,
+        attributes.PEER_ADDRESS: network_attributes.NETWORK_PEER_ADDRESS,
+        attributes.PEER_PORT: network_attributes.NETWORK_PEER_PORT,
+        attributes.ERROR_TYPE: error_attributes.ERROR_TYPE,
     }
     assert all(ours == theirs for ours, theirs in pairs.items())
     assert set(pairs) == OURS
@@ -77,10 +78,10 @@ def test_values_are_published_ones() -> None:
 
 
 def test_the_schema_is_that_of_1_44() -> None:
-    assert Schemas.V1_44_0.value == tracing.SCHEMA_URL
+    assert Schemas.V1_44_0.value == attributes.SCHEMA_URL
 
 
-@pytest.mark.parametrize("names", [otel.ATTRIBUTES_AT_START, otel.ATTRIBUTES_AT_END])
+@pytest.mark.parametrize("names", [attributes.GAP_AT_START, attributes.GAP_AT_END])
 def test_what_the_conventions_do_not_know_has_a_prefix_of_ours(names: dict[str, object]) -> None:
     own = set(names) - KNOWN
     assert own

@@ -102,6 +102,23 @@ def test_a_gap_that_is_over_at_once_is_told_in_order(caplog: Log) -> None:
     assert ["no records" in text for _, text in lines(caplog)] == [True, False, True, False]
 
 
+def test_an_opening_comes_before_its_end_also_where_the_end_joins_others(caplog: Log) -> None:
+    observe, gaps = LogObserver(), GapRecorder(0.0)
+    observe(refused(gaps, 0, now=10.0))
+    observe(refused(gaps, 1, now=10.0))
+    observe(gaps.tick(11.0))
+    lines(caplog)
+    observe(accepted(gaps, 0, now=20.0))
+    observe(refused(gaps, 2, now=20.1))
+    observe(accepted(gaps, 2, now=20.2))
+    observe([later(21.0)])
+    assert [text.split(" since")[0].split(",")[0] for _, text in lines(caplog)] == [
+        "orders-0 takes records again",
+        "orders-2 takes no records",
+        "orders-2 takes records again",
+    ]
+
+
 def test_the_trace_goes_with_the_line_as_attributes(caplog: Log) -> None:
     observe, gaps = LogObserver(span_of), GapRecorder(0.0)
     observe(refused(gaps, 3, now=10.0))
@@ -228,7 +245,7 @@ def test_a_mass_stall_is_one_line_at_its_begin_and_one_at_its_end(caplog: Log) -
         late = {"lane": "slow", "reason": "follower" if n < 90 else "leader"}
         observe(stalls.alive(("orders", n), node_id=2, **late, sent_s=10.0, now=11.0))
     observe(stalls.tick(12.0))
-    for n in range(100):
+    for n in reversed(range(100)):
         observe(stalls.end(("orders", n), StallEnd.ACK, 12.5))
     begin, end = lines(caplog)
     assert begin[0] == logging.WARNING

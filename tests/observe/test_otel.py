@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -26,7 +30,7 @@ from outlast.engine.messages import (
     MetadataRefreshed,
     Role,
 )
-from outlast.observe import otel
+from outlast.observe.attributes import LANE
 from outlast.observe.otel import EVENTS_KEPT, LINKS_KEPT, SPANS_OPEN, OtelObserver
 from outlast.observe.span_ends import WAITING, SpanEnds, Trouble
 
@@ -43,9 +47,9 @@ class Traced:
         self.gaps = GapRecorder(UNIX_S)
 
     @property
-    def spans(self) -> tuple[ReadableSpan, ...]:
+    def spans(self) -> list[ReadableSpan]:
         assert self.observer.tracing.ends.drain(10)
-        return self.exporter.get_finished_spans()
+        return list(self.exporter.get_finished_spans())
 
     def refused(self, sent_s: float, now: float, tp: tuple[str, int] = TP) -> None:
         self.observer(refused(self.gaps, sent_s, now, tp))
@@ -149,7 +153,7 @@ def test_the_span_waits_for_the_outcome_and_ends_with_the_gap(traced: Traced) ->
     assert number is not None
     traced.gaps.joined(number)
     traced.accepted(sent_s=6.5, now=7.0)
-    assert traced.spans == ()
+    assert traced.spans == []
     traced.observer(traced.gaps.settled(number, "expired", 4, 90.0))
     (span,) = traced.spans
     assert span.end_time == ns(7.0)
@@ -170,6 +174,17 @@ def test_close_ends_an_open_gap_as_abandoned(traced: Traced) -> None:
     assert span.attributes is not None
     assert span.attributes["outlast.gap.outcome"] == "abandoned"
     assert span.status.status_code is StatusCode.ERROR
+
+
+def test_a_forked_child_begins_anew(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced.refused(sent_s=5.0, now=5.25)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    traced.observer(refused(GapRecorder(UNIX_S), sent_s=8.0, now=8.5))  # number 1 again
+    traced.observer.close()
+    (span,) = traced.spans
+    assert span.start_time == ns(8.0)
+    monkeypatch.undo()
+    traced.observer.close()
 
 
 def test_events_are_bounded_and_the_first_and_the_last_survive(traced: Traced) -> None:
@@ -204,7 +219,7 @@ def test_a_change_of_lane_is_an_event_of_the_open_gap(traced: Traced) -> None:
     traced.observer(lane_changed(8.0, Role.OPEN, LaneReason.USUAL))  # it is over
     traced.observer(traced.gaps.settled(number, "delivered", 1, 9.0))
     (span,) = traced.spans
-    told = [(dict(e.attributes or {}), e.timestamp) for e in span.events if e.name == otel.LANE]
+    told = [(dict(e.attributes or {}), e.timestamp) for e in span.events if e.name == LANE]
     attributes = {"outlast.gap.lane": "slow", "outlast.gap.lane.reason": "follower_down"}
     assert told == [(attributes, ns(6.0))]
     assert span.attributes is not None
@@ -333,6 +348,26 @@ def test_a_sampler_sees_what_is_known_at_the_opening() -> None:
         "outlast.gap.leader_epoch",
         "outlast.gap.last_ack_age",
     }
+
+
+def test_the_documents_sampler_keeps_gaps() -> None:
+    page = Path(__file__).parents[2] / "docs" / "observability.md"
+    found = re.search(
+        r"```python\n(from opentelemetry.*?class KeepGaps.*?)```",
+        page.read_text("utf-8"),
+        re.DOTALL,
+    )
+    assert found is not None
+    names: dict[str, Any] = {}
+    exec(found[1], names)
+    provider = TracerProvider(sampler=names["KeepGaps"](), shutdown_on_exit=False)
+    observer, gaps = OtelObserver(provider), GapRecorder(UNIX_S)
+    for partition in range(50):
+        observer(refused(gaps, 5.0, 5.25, ("orders", partition)))
+    assert all(observer.span_of(number) for number in range(1, 51))
+    tracer = provider.get_tracer("app")
+    assert sum(tracer.start_span("request").is_recording() for _ in range(300)) < 50
+    observer.close()
 
 
 def test_what_hangs_at_the_end_of_spans_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

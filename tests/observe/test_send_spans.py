@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import random
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import context as otel_context, propagate
-from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -22,7 +23,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from outlast import KafkaProducer
 from outlast.engine.messages import GapOutcome
 from outlast.errors import BlockedError
-from outlast.observe.otel import LINKS_KEPT
+from outlast.observe.attributes import COMMON, SEND
+from outlast.observe.otel import LINKS_KEPT, OtelObserver
+from outlast.observe.send_spans import SendSpans
+from outlast.observe.tracing import Tracing
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.faults import Error, Slow
 from outlast.testing.server import ClusterServer
@@ -56,6 +60,7 @@ class World:
             "metrics_registry": None,
             "tracer_provider": self.recorded.provider,
             "client_id": "billing",
+            "retry_backoff_ms": 10,
         }
         self.made.append(KafkaProducer(**{**defaults, **keywords}))
         return self.made[-1]
@@ -134,6 +139,8 @@ def test_the_span_tells_where_the_record_went_and_the_record_carries_it(world: W
         "network.peer.port": address[1],
     }
     assert attributes(second)["messaging.kafka.message.tombstone"] is True
+    documented = set(COMMON) | set(SEND)
+    assert set(attributes(first)) | set(attributes(second)) == documented - {"error.type"}
     assert world.headers() == [
         [],
         [("id", b"7"), traceparent(first)],
@@ -159,6 +166,21 @@ def test_the_span_lasts_until_the_outcome_is_known(world: World) -> None:
     assert span.end_time > request.end_time
 
 
+def test_a_forked_child_leaves_it_to_its_parent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = world.producer()
+    producer.send(world.topic, b"before").get(10)
+    world.strike(Slow(0.1, api=0, times=1))
+    with world.recorded.tracer.start_as_current_span("request"):
+        future = producer.send(world.topic, b"v")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    future.get(10)
+    monkeypatch.undo()
+    producer.close()
+    assert world.recorded.named("send") == []
+
+
 @pytest.mark.parametrize("given", [[FOREIGN], [("x", b"1"), ("Traceparent", FOREIGN[1])]])
 def test_a_trace_that_the_record_carries_already_stays(world: World, given: list[Header]) -> None:
     producer = world.producer()
@@ -169,6 +191,19 @@ def test_a_trace_that_the_record_carries_already_stays(world: World, given: list
     assert span.kind is SpanKind.CLIENT  # the message was created elsewhere
     assert span.parent == request.get_span_context()
     assert [traceparent(link.context) for link in span.links] == [FOREIGN]
+
+
+def test_no_half_of_another_trace_is_added_to_it(world: World) -> None:
+    producer = world.producer()
+    carrier = {"traceparent": FOREIGN[1].decode(), "tracestate": "vendor=1"}
+    token = otel_context.attach(TraceContextTextMapPropagator().extract(carrier))
+    try:
+        producer.send(world.topic, b"ours").get(10)
+        producer.send(world.topic, b"theirs", headers=[FOREIGN]).get(10)
+    finally:
+        otel_context.detach(token)
+    first, _ = world.sends(2)
+    assert world.headers() == [[traceparent(first), ("tracestate", b"vendor=1")], [FOREIGN]]
 
 
 def test_one_that_cannot_be_read_stays_too(world: World) -> None:
@@ -399,12 +434,13 @@ class Raising(TracerProvider):
         def fail(*_args: Any, **_kwargs: Any) -> Any:
             raise ZeroDivisionError(self.method)
 
-        def start_span(*args: Any, **kwargs: Any) -> Span:
+        def start_span(*args: Any, **kwargs: Any) -> Any:
             span = start(*args, **kwargs)
             setattr(span, self.method, fail)
             return span
 
-        tracer.start_span = fail if self.method == "start_span" else start_span
+        failing = fail if self.method == "start_span" else start_span
+        setattr(tracer, "start_span", failing)  # noqa: B010
         return tracer
 
 
@@ -454,8 +490,9 @@ def cpu_ns(action: Callable[[], object], count: int = 20_000) -> float:
     return best
 
 
-def test_without_a_current_span_a_record_costs_one_look(world: World) -> None:
-    wanted = world.producer()._wants_span
+def test_without_a_current_span_a_record_costs_one_look() -> None:
+    tracing = Tracing()
+    wanted = SendSpans(tracing, OtelObserver()).wanted
     cost_ns = cpu_ns(wanted) - cpu_ns(lambda: None)
     assert not wanted()
     assert cost_ns < 300

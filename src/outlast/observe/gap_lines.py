@@ -116,13 +116,14 @@ class GapLines:
         level, one, many = _WORDS[kind.partition(":")[0]]
         if len({(e.topic, e.partition) for e in episodes}) > SINGLE:
             spans = [span for e in episodes if (span := self._span(e)) is not None]
-            numbers = f"{episodes[0].number}–{max(e.number for e in episodes)}"
+            numbers = [episode.number for episode in episodes]
+            between = f"{min(numbers)}–{max(numbers)}"
             what = kind.split()[0]
             trace = f", first trace_id {spans[0][0]}" if spans else ""
             yield Line(
                 kind,
                 level,
-                f"{many(episodes)} [{what}s {numbers}{trace}]",
+                f"{many(episodes)} [{what}s {between}{trace}]",
                 {
                     "trace_id": spans[0][0] if spans else None,
                     "span_id": spans[0][1] if spans else None,

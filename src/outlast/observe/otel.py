@@ -24,11 +24,10 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, SpanKind, StatusCode, TracerProvider
-from opentelemetry.util.types import AttributeValue
 
 from outlast.engine.messages import (
     Fact,
@@ -42,51 +41,25 @@ from outlast.engine.messages import (
     LaneChanged,
     Phase,
 )
-from outlast.observe.tracing import ERROR_TYPE, PARTITION, Attributes, Tracing
+from outlast.observe.attributes import (
+    ERROR_TYPE,
+    GAP_AT_END,
+    GAP_AT_START,
+    LANE,
+    LANE_CHANGES,
+    LANE_REASON,
+    OUTCOME,
+    PHASE,
+    PHASE_CHANGES,
+    Attributes,
+    gap_attributes,
+)
+from outlast.observe.tracing import Tracing
 
 SPANS_OPEN = 256
 EVENTS_KEPT = 32
 LINKS_KEPT = 8
 CONTEXTS_KEPT = 1024  # of gaps that are over, for records and exemplars that come later
-PHASE = "outlast.gap.phase"  # name of the event, and of its attribute
-LANE = "outlast.gap.lane"  # of the first attempt that came to nothing; and name of the event
-LANE_REASON = "outlast.gap.lane.reason"
-OUTCOME = "outlast.gap.outcome"
-
-# beside what `Tracing` knows: system, topic, client, cluster, and the brokers' addresses
-ATTRIBUTES_AT_START: dict[str, Callable[[Gap], AttributeValue | None]] = {
-    PARTITION: lambda gap: str(gap.partition),
-    "outlast.gap.number": lambda gap: gap.number,
-    "outlast.gap.cause": lambda gap: gap.cause.value,
-    "outlast.gap.trigger": lambda gap: gap.trigger,
-    LANE: lambda gap: gap.lane or None,  # nothing may have been sent yet
-    "outlast.gap.leader.id": lambda gap: gap.old_leader,
-    "outlast.gap.leader_epoch": lambda gap: gap.old_leader_epoch,
-    "outlast.gap.last_ack_age": lambda gap: gap.last_ack_age_s,
-}
-ATTRIBUTES_AT_END: dict[str, Callable[[Gap], AttributeValue | None]] = {
-    LANE: lambda gap: gap.lane or None,
-    "outlast.gap.duration": lambda gap: gap.duration_s,
-    "outlast.gap.phase.detecting.duration": lambda gap: gap.detecting_s,
-    "outlast.gap.phase.unavailable.duration": lambda gap: gap.unavailable_s,
-    "outlast.gap.phase.reconnecting.duration": lambda gap: gap.reconnecting_s,
-    "outlast.gap.phase.resuming.duration": lambda gap: gap.resuming_s,
-    "outlast.gap.connecting.duration": lambda gap: gap.connecting_s,
-    "outlast.gap.cluster.duration.min": lambda gap: gap.cluster_s_min,
-    "outlast.gap.cluster.duration.max": lambda gap: gap.cluster_s_max,
-    "outlast.gap.new_leader.id": lambda gap: gap.new_leader,
-    "outlast.gap.new_leader_epoch": lambda gap: gap.new_leader_epoch,
-    "outlast.gap.attempts": lambda gap: gap.attempts,
-    "outlast.gap.metadata_refreshes": lambda gap: gap.metadata_refreshes,
-    "outlast.gap.records.delivered": lambda gap: gap.records_delivered,
-    "outlast.gap.records.expired": lambda gap: gap.records_expired,
-    "outlast.gap.records.failed": lambda gap: gap.records_failed,
-    "outlast.gap.records.refused": lambda gap: gap.records_refused,
-    "outlast.gap.ended_by": lambda gap: gap.ended_by.value if gap.ended_by else None,
-    OUTCOME: lambda gap: gap.outcome.value if gap.outcome else None,
-}
-PHASE_CHANGES = "outlast.gap.phase_changes"
-LANE_CHANGES = "outlast.gap.lane_changes"
 
 
 class OtelObserver:
@@ -186,7 +159,7 @@ class OtelObserver:
             attributes={
                 **self.tracing.common(gap.topic),
                 **self.tracing.server(gap.old_leader),
-                **_attributes(ATTRIBUTES_AT_START, gap),
+                **gap_attributes(GAP_AT_START, gap),
             },
             start_time=_unix_ns(gap, gap.begin_s),
         )
@@ -268,7 +241,7 @@ class _GapSpan:
             **self._tracing.common(gap.topic),  # the cluster may be known by now
             **self._tracing.server(gap.old_leader),
             **self._tracing.peer(gap.new_leader),
-            **_attributes(ATTRIBUTES_AT_END, gap),
+            **gap_attributes(GAP_AT_END, gap),
             PHASE_CHANGES: self._changes,
             LANE_CHANGES: self._lane_changes,
         }
@@ -284,13 +257,6 @@ class _GapSpan:
     def abandon(self) -> None:
         """Nobody will tell what became of it: the span ends where it was last told."""
         self.end(self._gap)
-
-
-def _attributes(
-    names: dict[str, Callable[[Gap], AttributeValue | None]], gap: Gap
-) -> dict[str, AttributeValue]:
-    values = ((name, value_of(gap)) for name, value_of in names.items())
-    return {name: value for name, value in values if value is not None}
 
 
 def _unix_ns(gap: Gap, at_s: float) -> int:

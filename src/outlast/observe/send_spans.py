@@ -32,7 +32,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from outlast.observe.tracing import (
+from outlast.observe.attributes import (
     ERROR_TYPE,
     OFFSET,
     OPERATION_NAME,
@@ -40,8 +40,8 @@ from outlast.observe.tracing import (
     PARTITION,
     TOMBSTONE,
     Attributes,
-    Tracing,
 )
+from outlast.observe.tracing import Tracing
 
 SEND = "send"  # the operation's name, and the span's first word
 WITH_PARENT, ALWAYS, NEVER = MODES = ("with_parent", "always", "never")

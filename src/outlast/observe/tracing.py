@@ -1,8 +1,4 @@
-"""What all spans of one producer have in common: tracer, names, where the brokers are.
-
-Names are those of OpenTelemetry's messaging conventions 1.44 (still in development, so every one is
-here; a test holds them to the published package), and `outlast.*` where these have none. The
-package itself is no dependency: its pins exclude most SDKs.
+"""What all spans of one producer have in common: the tracer, where the brokers are, their end.
 
 `server.address` and `network.peer.address` are what the cluster advertises for a node: which of a
 name's IP addresses a connection used is not known here.
@@ -13,29 +9,21 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from opentelemetry.trace import Span, TracerProvider, get_tracer
-from opentelemetry.util.types import AttributeValue
 
 from outlast.engine.messages import ConnectionLost, ConnectionOpened, Fact, MetadataRefreshed
+from outlast.observe.attributes import (
+    CLIENT_ID,
+    CLUSTER_ID,
+    DESTINATION,
+    PEER_ADDRESS,
+    PEER_PORT,
+    SCHEMA_URL,
+    SERVER_ADDRESS,
+    SERVER_PORT,
+    SYSTEM,
+    Attributes,
+)
 from outlast.observe.span_ends import SpanEnds, Trouble
-
-SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
-
-SYSTEM = "messaging.system"
-OPERATION_NAME = "messaging.operation.name"
-OPERATION_TYPE = "messaging.operation.type"
-DESTINATION = "messaging.destination.name"
-PARTITION = "messaging.destination.partition.id"
-CLIENT_ID = "messaging.client.id"
-CLUSTER_ID = "messaging.kafka.cluster.id"
-OFFSET = "messaging.kafka.offset"
-TOMBSTONE = "messaging.kafka.message.tombstone"
-SERVER_ADDRESS = "server.address"
-SERVER_PORT = "server.port"
-PEER_ADDRESS = "network.peer.address"
-PEER_PORT = "network.peer.port"
-ERROR_TYPE = "error.type"
-
-Attributes = dict[str, AttributeValue]
 
 
 class Tracing:
