@@ -256,15 +256,17 @@ def check(
 ) -> None:
     """Does this producer outlast what can happen to this cluster? Changes nothing.
 
-    Reads the settings of brokers, topics and producer, and tells how long each kind of failure can
-    last, whether records survive it, and what to set instead. docs/check.md has all the rules.
+    Reads the settings of brokers, topics and producer, and tells how long
+    each kind of failure can last, whether records survive it, and what to
+    set instead. docs/check.md has all the rules.
 
-    Exit code 0 if there is no error, 1 with --strict if there is a warning, 2 if there is an error,
-    3 if the cluster could not be asked.
+    Exit code 0 if there is no error, 1 with --strict if there is a warning,
+    2 if there is an error, 3 if the cluster could not be asked.
     """
-    from outlast.cli.check import rate as load, run
+    from outlast.cli.check import quieten, rate as load, run
     from outlast.cli.check_settings import SettingsError, gather
 
+    quieten()
     try:
         producer = gather(
             health=health,

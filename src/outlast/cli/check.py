@@ -44,6 +44,12 @@ def rate(text: str, record_bytes: int | None) -> Rate:
     )
 
 
+def quieten() -> None:
+    """What is logged on the way is told in the report, or in one line."""
+    for name in ("outlast", "kafka"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+
+
 def run(
     producer: Producer,
     *,
@@ -54,8 +60,6 @@ def run(
     timeout_s: float,
 ) -> int:
     """Check and tell; the process's exit code."""
-    for name in ("outlast", "kafka"):
-        logging.getLogger(name).addHandler(logging.NullHandler())  # one line tells enough
     try:
         cluster = read(producer.values, topics, timeout_s)
     except UnreachableError as error:

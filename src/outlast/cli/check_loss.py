@@ -25,9 +25,14 @@ def acks(known: Known) -> Iterator[Finding]:
     if acks == -1:
         yield ok("acks=all: every in-sync replica has a record before it counts as written")
     elif acks == 1:
-        yield Finding(ERROR, "acks=1: written is what one broker has", "acks=all")
+        said = "acks=1: a record counts as written when one broker has it"
+        reason = (
+            "When that broker dies, or is paused past an election, acknowledged records are gone."
+        )
+        yield Finding(ERROR, said, "acks=all", reason)
     else:
-        yield Finding(ERROR, "acks=0: nobody says whether a record was written", "acks=all")
+        said = "acks=0: nobody says whether a record was written"
+        yield Finding(ERROR, said, "acks=all", "Not even a refusal is noticed.")
 
 
 @rule(

@@ -116,20 +116,16 @@ def _parts(worst: Worst, width: int) -> str:
     return "\n".join(textwrap.wrap(text, max(width, 20))).replace(NO_BREAK, " ")
 
 
-def _below_gaps(known: Known) -> list[RenderableType]:
-    settings = known.producer.settings
-    lines: list[RenderableType] = []
+def _below_gaps(known: Known) -> Iterator[RenderableType]:
+    values = known.producer.values
     assumed = sorted({name for worst in known.worst for name in worst.assumed})
     if assumed:
         said = f"? could not be read, Kafka's default is assumed: {', '.join(assumed)}"
-        lines.append(Text(said, "magenta"))
-    spare = (
-        f"To spare: what is left of delivery_timeout_ms={settings.delivery_timeout_s * 1000:.0f}"
-    )
-    if settings.linger_s:
-        spare += " and of linger_ms"
-    lines.append(Text(f"{spare} when it is over.", "dim"))
-    return lines
+        yield Text(said, "magenta")
+    budget = f"delivery_timeout_ms={values['delivery_timeout_ms']}"
+    if values["linger_ms"]:
+        budget += f", less linger_ms={values['linger_ms']},"
+    yield Text(f"To spare: what is left of {budget} when it is over.", "dim")
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
@@ -200,7 +196,13 @@ def as_json(known: Known, found: Found, code: int) -> str:
             "cluster_id": cluster.cluster_id,
             "kraft": cluster.kraft,
             "brokers": [
-                {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
+                {
+                    "node_id": broker.node_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
+                    "configs": dict(broker.configs),
+                }
                 for broker in cluster.brokers
             ],
             "topics": [topic.name for topic in cluster.topics],
@@ -226,11 +228,12 @@ def as_json(known: Known, found: Found, code: int) -> str:
 
 
 def _gap(known: Known, worst: Worst) -> dict[str, Any]:
+    left_s = round(margin_s(known, worst), 3)
     return {
         "kind": worst.kind.value,
         "worst_s": round(worst.seconds, 3),
         "client_s": round(worst.client_s, 3),
-        "to_spare_s": _finite(round(margin_s(known, worst), 3)),
+        "to_spare_s": None if known.producer.settings.acks == 0 else _finite(left_s),
         "parts": [
             {"what": part.what, "seconds": round(part.seconds, 3), "setting": part.setting or None}
             for part in worst.parts
