@@ -1,0 +1,158 @@
+"""Multiprocess mode with real workers: forked by one parent, each with a producer, one killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from outlast.observe.metrics import METRICS
+from outlast.testing.cluster import ClusterSettings, MockCluster
+from outlast.testing.server import ClusterServer
+
+LATE_S = 20.0
+WORKERS, PARTITIONS, DETECT_S = 3, 2, 5.0
+SECONDS = "outlast_partition_gap_seconds_total"
+
+# as an application server with preloading does it: import, fork, and a producer in each worker
+SERVER = """
+import json, os, signal, sys, threading
+from outlast import KafkaProducer
+
+def worker(number):
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    acked = 0
+    with KafkaProducer(bootstrap_servers=sys.argv[1], delivery_timeout_ms=60_000 + number) as p:
+        futures = []
+        while not stopped.wait(0.02):
+            futures += [p.send("orders", b"x", partition=n) for n in range(int(sys.argv[2]))]
+        acked = sum(future.get(20).offset >= 0 for future in futures)
+    print(json.dumps({"pid": os.getpid(), "acked": acked}), flush=True)
+
+for number in range(int(sys.argv[3])):
+    if os.fork() == 0:
+        worker(number)
+        os._exit(0)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+
+
+class Workers:
+    def __init__(self, folder: Path, server: ClusterServer) -> None:
+        self.folder = folder
+        self.server = server
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, server.bootstrap, str(PARTITIONS), str(WORKERS)],
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, name: str, **labels: str) -> float:
+        """What the endpoint of any worker would show."""
+        value = self.registry().get_sample_value(name, labels)
+        return -1.0 if value is None else value
+
+    def registry(self) -> CollectorRegistry:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=str(self.folder))
+        return registry
+
+    def pids(self) -> list[int]:
+        """Of those that have metrics."""
+        names = self.folder.glob("counter_*.db")
+        return sorted(int(path.stem.removeprefix("counter_")) for path in names)
+
+    def stop(self) -> dict[int, int]:
+        """Let the living end; acknowledged records of each."""
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        output, _ = self.process.communicate(timeout=60)
+        return {told["pid"]: told["acked"] for told in map(json.loads, output.splitlines())}
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + LATE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "this did not come about in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    cluster = MockCluster(3, settings=ClusterSettings(detect_s=DETECT_S), rng=random.Random(1))
+    with ClusterServer(cluster) as server:
+        server.create_topic("orders", PARTITIONS)
+        workers = Workers(tmp_path, server)
+        try:
+            yield workers
+        finally:
+            for pid in workers.pids():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            workers.process.kill()
+            workers.process.communicate()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_workers_add_up_also_when_one_is_killed_in_the_midst_of_a_gap(workers: Workers) -> None:
+    acked = {"topic": "orders", "result": "acked"}
+    wait_for(lambda: len(workers.pids()) == WORKERS)
+    wait_for(lambda: workers("outlast_records_total", **acked) > 50)
+    assert workers("outlast_delivery_timeout_seconds") == 60.0  # the least
+    limit_bytes = WORKERS * 33_554_432
+    wait_for(lambda: workers("outlast_buffer_limit_bytes") == limit_bytes)
+    for partition in range(PARTITIONS):
+        assert workers(SECONDS, topic="orders", partition=str(partition)) == 0.0
+
+    leader, _ = workers.server.leader("orders", 0)
+    hit = [p for p in range(PARTITIONS) if workers.server.leader("orders", p)[0] == leader]
+    workers.server.kill(leader)
+    wait_for(lambda: workers("outlast_open_gaps", topic="orders") == WORKERS * len(hit))
+    assert workers("outlast_partition_gap_phase", topic="orders", partition="0") in (2, 3)
+    one_s = workers(SECONDS, topic="orders", partition="0")
+    wait_for(lambda: workers(SECONDS, topic="orders", partition="0") > one_s)  # it advances
+
+    killed = workers.pids()[0]
+    os.kill(killed, signal.SIGKILL)
+    assert workers("outlast_open_gaps", topic="orders") == WORKERS * len(hit)
+    mark_process_dead(killed, path=str(workers.folder))  # what the server is told to do
+    living = (WORKERS - 1) * len(hit)
+    assert workers("outlast_open_gaps", topic="orders") == living
+    assert workers("outlast_buffer_limit_bytes") == (WORKERS - 1) * 33_554_432
+
+    wait_for(lambda: workers("outlast_open_gaps", topic="orders") == 0)
+    assert workers("outlast_open_gap_seconds", topic="orders") == 0.0
+    durations = sum(
+        workers("outlast_gap_duration_seconds_count", topic="orders", cause=cause)
+        for cause in METRICS["outlast_gap_duration_seconds"].closed["cause"]
+        if workers("outlast_gap_duration_seconds_count", topic="orders", cause=cause) > 0
+    )
+    assert durations == living
+    before = workers("outlast_records_total", **acked)
+    wait_for(lambda: workers("outlast_records_total", **acked) > before)
+
+    told = workers.stop()
+    assert killed not in told
+    assert len(told) == WORKERS - 1
+    shown = workers("outlast_records_total", **acked)
+    assert shown >= sum(told.values()) > 0  # and what the killed one had counted
+    own = {s.labels.get("pid") for page in workers.registry().collect() for s in page.samples}
+    assert own == {None}  # no series of a process
