@@ -124,7 +124,8 @@ def _try_each(values: Mapping[str, Any], timeout_s: float) -> tuple[Address, ...
     if values["proxy_url"] or values["socks5_proxy"]:
         return ()
     return tuple(
-        _try(host, port, timeout_s) for host, port in parse_bootstrap(values["bootstrap_servers"])
+        _try(host, port, timeout_s)
+        for host, port in dict.fromkeys(parse_bootstrap(values["bootstrap_servers"]))
     )
 
 

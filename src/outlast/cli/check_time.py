@@ -255,6 +255,29 @@ def retries(known: Known) -> Iterator[Finding]:
 
 @rule(
     Section.TIME,
+    "Is an answer waited for as long as brokers hold it back?",
+    WARNING,
+    why="After a follower's crash acks=all is answered when the cluster has given it up, not "
+    "before. Whoever has closed the connection by then sends everything again, and without "
+    "idempotence that is a second copy.",
+    facts="S7",
+)
+def request_timeout(known: Known) -> Iterator[Finding]:
+    """request_timeout_ms; with idempotence brokers are made to say who is stuck (ack_wait_ms)."""
+    settings = known.producer.settings
+    if settings.acks != -1:
+        return
+    held_s = max(w.seconds for w in known.worst if w.kind is Kind.CRASH)
+    said = f"request_timeout_ms={_ms(settings.request_timeout_s)}"
+    if settings.idempotent or settings.request_timeout_s >= held_s:
+        yield ok(said)
+    else:
+        said += f", and acks=all may be held back for {seconds(held_s)}"
+        yield Finding(WARNING, said, f"request_timeout_ms={_ms(_up(2 * held_s, 10))}")
+
+
+@rule(
+    Section.TIME,
     "Is a broker that is back found without delay?",
     WARNING,
     why="A failed connect is tried again after a pause that doubles up to this; kafka-python's "
