@@ -12,6 +12,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from outlast import KafkaProducer
 from outlast.engine.messages import GapOutcome, Role, StallEnd
@@ -104,6 +106,12 @@ def test_metrics_spans_and_log_tell_of_the_same_gaps_and_stalls(
         assert span.end_time is not None
         assert (span.end_time - span.start_time) / 1e9 == pytest.approx(gap.duration_s, abs=1e-6)
         assert abs(span.end_time / 1e9 - time.time()) < 60  # wall-clock time
+    page = openmetrics_latest(registry).decode()
+    samples = (s for family in text_string_to_metric_families(page) for s in family.samples)
+    examples = {s.exemplar.labels["trace_id"] for s in samples if s.exemplar}
+    traces = {f"{spans[gap.number].context.trace_id:032x}" for gap in gaps}
+    assert examples
+    assert examples <= traces
     lines = [record.getMessage() for record in caplog.records if record.name == "outlast"]
     for partition in hit:
         own_lines = [line for line in lines if line.startswith(f"{TOPIC}-{partition} ")]

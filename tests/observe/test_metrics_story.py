@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from outlast.engine.messages import (
     AttemptFailed,
@@ -23,6 +24,7 @@ from outlast.observe.metrics import CAUSES, FATES, OUTCOMES, PHASES
 from outlast.observe.prometheus import PrometheusObserver
 from outlast.testing.faults import Error
 from outlast.testing.simulation import Simulation
+from tests.demands import need
 from tests.sim.stories import CALM, load, simulation
 
 
@@ -78,6 +80,16 @@ def ended(page: Page) -> list[Gap]:
     assert gaps
     assert all(gap.ended_by is not None for gap in gaps)
     return gaps
+
+
+def test_promtool_finds_nothing_wrong(page: Page) -> None:
+    need("prometheus", "promtool")
+    page("outlast_delivery_timeout_seconds")
+    text = generate_latest(page.registry)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_gap_seconds_are_those_of_the_gaps(page: Page) -> None:
