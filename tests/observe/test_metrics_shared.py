@@ -68,7 +68,9 @@ class Scrape:
         return {s.labels["topic"] for s in samples if "topic" in s.labels}
 
 
-def opening(gaps: GapRecorder, tp: tuple[str, int] = TP, at_s: float = 10.0) -> list[Fact]:
+def opening(
+    gaps: GapRecorder, tp: tuple[str, int] = TP, at_s: float = 10.0, late_s: float = 0.5
+) -> list[Fact]:
     return gaps.refused(
         tp,
         cause=Cause.NOT_LEADER,
@@ -77,7 +79,7 @@ def opening(gaps: GapRecorder, tp: tuple[str, int] = TP, at_s: float = 10.0) -> 
         leader=1,
         leader_epoch=7,
         last_ack_s=None,
-        now=at_s + 0.5,
+        now=at_s + late_s,
     )
 
 
@@ -203,6 +205,20 @@ def test_gauges_are_sum_least_or_most_of_what_the_producers_show() -> None:
     assert scrape("outlast_buffer_bytes") == 100
     other([BufferLevel(2.0, 50, 2000, 1.0)])  # by a thread that comes too late
     assert scrape("outlast_buffer_bytes") == 100
+
+
+def test_the_longest_open_gap_is_the_one_that_began_first_whenever_it_was_told() -> None:
+    scrape = Scrape()
+    age = "outlast_open_gap_seconds"
+    for partition, at_s, late_s in ((1, 12.0, 0.5), (2, 14.0, 0.5), (3, 10.0, 5.0)):
+        scrape.observer(opening(scrape.gaps, ("orders", partition), at_s, late_s))
+    assert scrape(age, topic="orders") == 5.0
+    scrape.observer(ending(scrape.gaps, ("orders", 1), 16.0))
+    assert scrape(age, topic="orders") == 6.0
+    scrape.observer(ending(scrape.gaps, ("orders", 3), 17.0))
+    assert scrape(age, topic="orders") == 3.0
+    scrape.observer(ending(scrape.gaps, ("orders", 2), 18.0))
+    assert scrape(age, topic="orders") == 0.0
 
 
 def test_the_last_gap_is_the_one_that_began_last() -> None:

@@ -59,6 +59,7 @@ from outlast.observe.metrics import OTHER, PHASE_NUMBERS
 
 PARTITIONS_SHOWN = 1000
 UNKNOWN_CODE = "UNKNOWN_CODE"
+CLOSE_WAIT_S = 1.0
 
 
 class Spans(Protocol):
@@ -141,9 +142,14 @@ class MetricsObserver:
 
     def close(self) -> None:
         """What was counted stays; what nobody will tell of any more is no part of a gauge."""
-        with self._set.lock:
+        lock = self._set.lock
+        if not lock.acquire(timeout=CLOSE_WAIT_S):  # a backend that hangs holds it
+            return
+        try:
             self._closed = True
             self._set.forget(self)
+        finally:
+            lock.release()
 
     def begin_again(self) -> None:
         """In a forked child: its engine is a new one, which numbers its gaps from 1."""
