@@ -86,6 +86,35 @@ def test_one_span_and_one_header(
     assert names == ["request", f"send {TOPIC}", f"send {TOPIC}"]
 
 
+def test_an_instrumented_consumer_goes_on_with_the_trace(
+    server: ClusterServer, recorded: Recorded, instrumentor: KafkaInstrumentor
+) -> None:
+    instrumentor.instrument(tracer_provider=recorded.provider)
+    server.create_topic("read", 1, replication=1)
+    with (
+        KafkaProducer(
+            bootstrap_servers=server.bootstrap,
+            metrics_registry=None,
+            tracer_provider=recorded.provider,
+        ) as producer,
+        recorded.tracer.start_as_current_span("request"),
+    ):
+        producer.send("read", b"v").get(10)
+    consumer = kafka.KafkaConsumer(
+        "read",
+        bootstrap_servers=server.bootstrap,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=10_000,
+    )
+    assert next(consumer).value == b"v"
+    consumer.close()
+    (sent,) = recorded.named("send")
+    (read,) = recorded.named("read receive")
+    assert read.parent is not None
+    assert sent.context is not None
+    assert read.parent.span_id == sent.context.span_id
+
+
 def test_the_hook_is_there_and_makes_spans_of_kafka_pythons_own_producer(
     server: ClusterServer, recorded: Recorded, instrumentor: KafkaInstrumentor
 ) -> None:

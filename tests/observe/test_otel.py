@@ -30,6 +30,7 @@ from outlast.engine.messages import (
     MetadataRefreshed,
     Role,
 )
+from outlast.observe import span_ends
 from outlast.observe.attributes import LANE
 from outlast.observe.otel import EVENTS_KEPT, LINKS_KEPT, SPANS_OPEN, OtelObserver
 from outlast.observe.span_ends import WAITING, SpanEnds, Trouble
@@ -370,22 +371,47 @@ def test_the_documents_sampler_keeps_gaps() -> None:
     observer.close()
 
 
+class Hanging(NonRecordingSpan):
+    """Its end takes until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(send(1))
+        self.begun, self.let_go = threading.Event(), threading.Event()
+
+    def end(self, _end_time: int | None = None) -> None:
+        self.begun.set()
+        self.let_go.wait(60)
+
+
+def test_an_end_that_hangs_is_told_when_another_comes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, span = SpanEnds(Trouble()), Hanging()
+    try:
+        ends.end(span, 1)
+        assert span.begun.wait(10)
+        ends.end(span, 1)
+        assert caplog.records == []
+        monkeypatch.setattr(span_ends, "HANGS_S", -1.0)
+        ends.end(span, 1)
+        ends.end(span, 1)
+        assert len(caplog.records) == 1
+        assert "exporter hangs" in caplog.text
+    finally:
+        span.let_go.set()
+    ends.close()
+
+
 def test_what_hangs_at_the_end_of_spans_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    trouble, let_go = Trouble(), threading.Event()
-    ends = SpanEnds(trouble)
-
-    class Hanging(NonRecordingSpan):
-        def end(self, _end_time: int | None = None) -> None:
-            let_go.wait(60)
-
+    ends, span = SpanEnds(Trouble()), Hanging()
     try:
         for _ in range(3 * WAITING):
-            ends.end(Hanging(send(1)), 1)
+            ends.end(span, 1)
         assert repr(ends) in (f"<SpanEnds waiting={n}>" for n in (WAITING - 1, WAITING))
         assert not ends.drain(0.01)
         ends.close(0.01)
     finally:
-        let_go.set()
+        span.let_go.set()
     assert [r.name for r in caplog.records] == ["outlast"]
     assert "exporter hangs" in caplog.text
 

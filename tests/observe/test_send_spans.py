@@ -23,6 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from outlast import KafkaProducer
 from outlast.engine.messages import GapOutcome
 from outlast.errors import BlockedError
+from outlast.observe import send_spans
 from outlast.observe.attributes import COMMON, SEND
 from outlast.observe.otel import LINKS_KEPT, OtelObserver
 from outlast.observe.send_spans import SendSpans
@@ -488,6 +489,23 @@ def cpu_ns(action: Callable[[], object], count: int = 20_000) -> float:
             action()
         best = min(best, (time.thread_time_ns() - begun) / count)
     return best
+
+
+def test_the_context_is_looked_at_once_for_each_record(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[otel_context.Context] = []
+
+    def looked() -> otel_context.Context:
+        looks.append(otel_context.get_current())
+        return looks[-1]
+
+    monkeypatch.setattr(send_spans, "get_current", looked)
+    producer = world.producer(tracer_provider=Raising("start_span"))
+    for _ in range(100):
+        producer.send(world.topic, b"v")
+    producer.flush(10)
+    assert looks == [{}] * 100
 
 
 def test_without_a_current_span_a_record_costs_one_look() -> None:

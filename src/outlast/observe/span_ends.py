@@ -6,7 +6,7 @@ and a late one is none.
 
 Rules:
 * The queue holds `WAITING` ends, as many as an SDK's own; further ones are dropped and the spans
-  are lost, which is told once.
+  are lost. That is told once, or when another end comes after one has taken `HANGS_S`.
 * The thread is a daemon, starts with the first end and knows nothing of the producer. `close` gives
   it `CLOSE_S`.
 * A forked child has no such thread, and its parent ends what the parent began.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -28,6 +29,7 @@ logger = logging.getLogger("outlast")
 
 WAITING = 2048
 CLOSE_S = 0.5
+HANGS_S = 10.0
 
 Work = SimpleQueue[Callable[[], object] | None]
 
@@ -71,7 +73,7 @@ class Trouble:
 class SpanEnds:
     """The queue of one producer, and its thread."""
 
-    __slots__ = ("_lock", "_pid", "_thread", "_trouble", "_work")
+    __slots__ = ("_lock", "_pid", "_since_s", "_thread", "_trouble", "_work")
 
     def __init__(self, trouble: Trouble) -> None:
         self._trouble = trouble
@@ -85,11 +87,14 @@ class SpanEnds:
         self._work: Work = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._since_s = float("inf")  # when the end that is going on began
 
     def end(self, span: Span, end_ns: int) -> None:
         """End the span, soon: it lasted until `end_ns` (Unix time)."""
         if self._pid != os.getpid():
             self._begin()
+        if time.monotonic() - self._since_s > HANGS_S:
+            self._hangs()
         if self._work.qsize() >= WAITING:
             self._hangs()
             return
@@ -119,27 +124,23 @@ class SpanEnds:
         with self._lock:
             if self._thread is not None:
                 return
-            thread = threading.Thread(
-                target=_work_off,
-                args=(self._work, self._trouble),
-                name="outlast-spans",
-                daemon=True,
-            )
+            thread = threading.Thread(target=self._run, name="outlast-spans", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # the interpreter is ending: no new threads
                 self._work.put(None)
-                _work_off(self._work, self._trouble)
+                self._run()
             else:
                 self._thread = thread
+
+    def _run(self) -> None:
+        while (end := self._work.get()) is not None:
+            self._since_s = time.monotonic()
+            with self._trouble:
+                end()
+            self._since_s = float("inf")
 
     def _hangs(self) -> None:
         self._trouble.tell(
             "A span exporter hangs; spans are dropped, records are not affected (this is told once)"
         )
-
-
-def _work_off(work: Work, trouble: Trouble) -> None:
-    while (end := work.get()) is not None:
-        with trouble:
-            end()
