@@ -38,7 +38,7 @@ class Section(Enum):
     LOSS = "Loss"
     TIME = "Outlasting a failure"
     SINGLE = "Single points"
-    BESIDE = "Beside"
+    BESIDE = "And else"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,13 @@ def replication(known: Known) -> Iterator[Finding]:
             return ok(f"replication factor {count}")
         advice = "replication factor 3"
         if count == 2:
-            return Finding(WARNING, "replication factor 2", advice)
-        return Finding(ERROR, "one replica only", advice)
+            reason = (
+                "While one of them is down, acks=all is either refused (min.insync.replicas=2) or "
+                "comes down to one copy (1)."
+            )
+            return Finding(WARNING, "replication factor 2", advice, reason)
+        reason = "Its broker's death takes the partition along, and its disk the records."
+        return Finding(ERROR, "one replica only", advice, reason)
 
     yield from by_topic(known, judge)
 

@@ -130,7 +130,7 @@ def _below_gaps(known: Known) -> Iterator[RenderableType]:
 
 def _findings(findings: Sequence[Finding]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, min_width=2 + max(len(s.value) for s in Severity))
     table.add_column()
     for finding in sorted(findings, key=lambda finding: WORST_FIRST.index(finding.severity)):
         told = Text(finding.said)

@@ -49,8 +49,8 @@ def margin_s(known: Known, worst: Worst) -> float:
     WARNING,
     NOTE,
     why="A record that is sent as a failure begins waits all of it, and fails at "
-    "delivery_timeout_ms though the cluster is about to be well. Twice, since the new leader may "
-    "go down too.",
+    "delivery_timeout_ms though the cluster is about to be well. There should be time for two: the "
+    "new leader may go down too.",
 )
 def delivery_timeout(known: Known) -> Iterator[Finding]:
     """The retry budget, for the worst kind of failure."""
