@@ -151,6 +151,12 @@ def test_very_short_very_long_and_open_ones_can_be_seen(opened: Opened) -> None:
     check_bars(browser, it, (-2, 7201))
     states = [[bar["open"] for bar in bars] for _, bars in rows(browser).values()]
     assert states == [[False], [False], [False], [True], [True], []]
+    striped = browser.run(
+        """[...document.querySelectorAll("*")].filter(
+            e => getComputedStyle(e, "::after").backgroundImage.includes("gradient")
+        ).map(e => e.className)"""
+    )
+    assert striped == ["bar gap open", "bar stall open"]
 
 
 def test_without_gaps_there_is_a_calm_page(opened: Opened) -> None:
