@@ -10,16 +10,19 @@ import logging
 import math
 import numbers
 import os
+import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from outlast.errors import ConfigurationError, ConfigurationTypeError
+from outlast.observe.metrics import ATTRIBUTES
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9092
+RESERVED_LABELS = frozenset({"le", "pid", *ATTRIBUTES})  # of Prometheus, and of the metrics
 OLDEST_API_VERSION = (0, 11)  # Produce v3: record batches of format 2
 
 
@@ -232,6 +235,17 @@ def _metric_reporters(name: str, value: Any) -> Any:
     return value
 
 
+def _metrics_labels(name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(part, str) for entry in value.items() for part in entry
+    ):
+        refuse(name, value, METRICS_LABELS.allowed, wrong_type=True)
+    for label in value:
+        if label in RESERVED_LABELS or re.fullmatch(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", label) is None:
+            refuse(name, value, f"{METRICS_LABELS.allowed}; {label!r} cannot be one of them")
+    return dict(value)
+
+
 def _proxy_url(name: str, value: Any) -> Any:
     TEXT(name, value)
     if value is not None and not value.startswith(("socks5://", "socks5h://", "http://")):
@@ -247,6 +261,9 @@ ANYTHING = By(lambda _name, value: value, "anything")
 API_VERSION = By(_api_version, "None or a tuple such as (2, 8), at least (0, 11)")
 BOOTSTRAP = By(_bootstrap, "'host[:port]', several of it with commas between, or a list of it")
 SOCKET_OPTIONS = By(_socket_options, "a list of tuples of arguments of socket.setsockopt")
+METRICS_LABELS = By(
+    _metrics_labels, "a dict of strings; names of letters, digits and _ that no metric has"
+)
 METRIC_REPORTERS = By(_metric_reporters, "a list of classes")
 PROXY_URL = By(_proxy_url, "None or a URL that begins with socks5://, socks5h:// or http://")
 

@@ -205,6 +205,8 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting("metrics_registry", DEFAULT_REGISTRY,
                 Duck(("register",), "a prometheus_client registry or None"),
                 "Where the Prometheus metrics are registered; None: no such metrics.", _NEW),
+        Setting("metrics_labels", {}, checks.METRICS_LABELS,
+                "Labels for every metric, such as {'app': 'billing'}.", _NEW),
         Setting("meter_provider", None, Duck(("get_meter",), "a MeterProvider or None"),
                 "OpenTelemetry provider for metrics='otel'; None: the global one.", _NEW),
         Setting("partition_metrics_limit", 1_000, Number(whole=True),

@@ -82,6 +82,7 @@ def _metrics_observer(values: Mapping[str, Any], spans: OtelObserver) -> Observe
         return None
     common: dict[str, Any] = {
         "delivery_timeout_s": values["delivery_timeout_ms"] / 1000,
+        "own_labels": dict(values["metrics_labels"]),
         "partition_limit": values["partition_metrics_limit"],
         "spans": spans,
     }

@@ -76,6 +76,16 @@ def test_a_registry_that_takes_no_metrics_costs_nothing_but_them(
     assert generate_latest(registry) == before  # nothing of ours is left half registered
 
 
+def test_nothing_is_left_half_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    registry = CollectorRegistry()
+    taken_name(registry)  # of a metric in the midst of the list
+    before = generate_latest(registry)
+    with pytest.raises(ValueError, match="outlast_buffer_bytes"):
+        PrometheusObserver(registry)
+    assert generate_latest(registry) == before
+
+
 def test_a_collision_says_what_to_do() -> None:
     registry = CollectorRegistry()
     taken_name(registry)

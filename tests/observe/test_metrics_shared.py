@@ -231,6 +231,31 @@ def test_the_last_gap_is_the_one_that_began_last() -> None:
     assert scrape("outlast_partition_last_gap_duration_seconds", **PARTITION) == 4.0
 
 
+@pytest.mark.parametrize("multiprocess", [False, True])
+def test_labels_of_the_applications_own_are_on_every_series(
+    multiprocess: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if multiprocess:  # its plain objects
+        monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    scrape = Scrape(own_labels={"team": "a", "app": "one"})
+    other = scrape.producer(own_labels={"app": "two", "team": "a"})
+    same = scrape.producer()
+    for observe in (scrape.observer, other, same):
+        observe([RecordsSettled(1.0, *TP, 1, 0, 0.1), BufferLevel(1.0, 7, 1000, 9.0)])
+        observe(opening(GapRecorder(0.0)))
+    own = {"team": "a", "app": "one"}
+    labels = {"topic": "orders", "result": "acked"}
+    assert scrape("outlast_records_total", **labels, **own) == 2
+    assert scrape("outlast_records_total", **labels, team="a", app="two") == 1
+    assert scrape("outlast_buffer_bytes", **own) == 14
+    assert scrape("outlast_open_gaps", topic="orders", **own) == 2
+    for page in scrape.registry.collect():
+        for sample in page.samples:
+            assert sample.labels.keys() >= own.keys()
+    with pytest.raises(ValueError, match="need the same names"):
+        scrape.producer(own_labels={"app": "three"})
+
+
 # --- limits, and what goes away ---
 
 

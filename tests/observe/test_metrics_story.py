@@ -331,6 +331,15 @@ def test_series_of_a_deleted_topic_go_away_and_begin_anew_with_it() -> None:
     assert [f.topic for f in sim.facts if isinstance(f, PartitionSeen)] == ["t", "kept", "t"]
 
 
+def test_a_topic_that_is_only_not_written_to_keeps_its_series() -> None:
+    sim = simulation(7, topics={"t": 1, "busy": 1}, metadata_max_age_ms=60_000)
+    page = Page(sim)
+    sim.send("t", 0)
+    sim.send_every(0, 10.0, 60, topic="busy")
+    sim.run_for(600.0)
+    assert page("outlast_records_total", topic="t", result="acked") == 1
+
+
 def test_a_partition_that_a_new_topic_has_not_is_gone_too() -> None:
     sim = simulation(7, topics={"t": 3})
     page = Page(sim)

@@ -132,6 +132,13 @@ def test_two_producers_share_the_instruments(export: Export, caplog: Any) -> Non
     assert not caplog.records  # the SDK complains of instruments made twice
 
 
+def test_labels_of_the_applications_own_are_attributes(export: Export) -> None:
+    observe = OtelMetricsObserver(export.provider, own_labels={"app": "billing"})
+    observe([RecordsSettled(1.0, *TP, 1, 0, 0.1)])
+    for metric in METRICS.values():
+        assert all(("app", "billing") in attributes for attributes in export.points(metric))
+
+
 def test_series_of_a_deleted_topic_go_away(export: Export) -> None:
     observe = OtelMetricsObserver(export.provider)
     observe([PartitionSeen(0.0, *TP), PartitionSeen(0.0, "kept", 0)])

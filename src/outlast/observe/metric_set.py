@@ -1,4 +1,5 @@
-"""The series of one registry, or of one OpenTelemetry meter: shared by all producers of a process.
+"""The series of one registry, or of one OpenTelemetry meter: shared by all producers of a process
+that have the same labels of their own.
 
 What is here is independent of who shows it: which series there are, how many at most, what several
 producers make of one gauge, and what goes away. A `Backend` makes the series.
@@ -46,6 +47,9 @@ LANE_OF = {
 }
 
 
+Labels = dict[str, str]  # own ones first, then the metric's, in its order
+
+
 class Counter(Protocol):
     """A series that only grows."""
 
@@ -70,10 +74,10 @@ class Histogram(Protocol):
 class Backend(Protocol):
     """Makes series and shows them."""
 
-    def child(self, metric: Metric, labels: tuple[str, ...]) -> Any:
+    def child(self, metric: Metric, labels: Labels) -> Any:
         """A Counter, Gauge or Histogram, by the metric's kind. The same labels come only once."""
 
-    def remove(self, metric: Metric, labels: tuple[str, ...]) -> None:
+    def remove(self, metric: Metric, labels: Labels) -> None:
         """The series goes away, if that can be had."""
 
     def exemplar(self, span: SpanContext | None) -> Any:
@@ -131,10 +135,36 @@ class Joint:
         self._gauge.set(self._join(self.parts.values()))
 
 
-class MetricSet:
-    """All series of one backend."""
+class Sets:
+    """The sets of one backend: one for all producers with the same labels of their own."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, names: tuple[str, ...]) -> None:
+        self._backend = backend
+        self._names = names
+        self._sets: dict[tuple[str, ...], MetricSet] = {}
+
+    def of(self, own_labels: Labels) -> MetricSet:
+        """The set of producers with these labels.
+
+        Raises:
+            ValueError: others have labels of other names.
+        """
+        if tuple(own_labels) != self._names:
+            raise ValueError(
+                f"metrics_labels={own_labels} has other names than those that came first, "
+                f"{self._names}: all producers that share a registry need the same names"
+            )
+        key = tuple(own_labels.values())
+        if key not in self._sets:
+            self._sets[key] = MetricSet(self._backend, own_labels)
+        return self._sets[key]
+
+
+class MetricSet:
+    """All series of one backend that have the same labels of the application's own."""
+
+    def __init__(self, backend: Backend, own_labels: Labels) -> None:
+        self._own_labels = own_labels
         self.lock = threading.Lock()
         self.topics: dict[str, TopicSeries] = {}
         self._backend = backend
@@ -156,8 +186,11 @@ class MetricSet:
         key = (metric.name, labels)
         child = self._children.get(key)
         if child is None:
-            child = self._children[key] = self._backend.child(metric, labels)
+            child = self._children[key] = self._backend.child(metric, self._named(metric, labels))
         return child
+
+    def _named(self, metric: Metric, labels: tuple[str, ...]) -> Labels:
+        return {**self._own_labels, **dict(zip(metric.labels, labels, strict=True))}
 
     def joint(self, metric: Metric, *labels: str) -> Joint:
         """A gauge that has parts."""
@@ -242,7 +275,7 @@ class MetricSet:
             name, labels = key
             of_it = METRICS[name].labels[:2] == ("topic", "partition") or partition is None
             if of_it and METRICS[name].labels[:1] == ("topic",) and labels[: len(prefix)] == prefix:
-                self._backend.remove(METRICS[name], labels)
+                self._backend.remove(METRICS[name], self._named(METRICS[name], labels))
                 del self._children[key]
                 self._joints.pop(key, None)
         for tp in list(self._partitions):

@@ -33,7 +33,7 @@ from opentelemetry.metrics import (
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
-from outlast.observe.metric_set import MetricSet
+from outlast.observe.metric_set import Labels, MetricSet, Sets
 from outlast.observe.metrics import ATTRIBUTES, METRICS, SEND_DURATION, Kind, Metric
 from outlast.observe.metrics_observer import PARTITIONS_SHOWN, MetricsObserver, Spans
 from outlast.observe.numbers import Number
@@ -42,8 +42,8 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SENDS_A_SECOND = 100
 TAKES_CONTEXT = "context" in signature(Histogram.record).parameters  # APIs before 1.28 do not
 
-_sets: WeakKeyDictionary[MeterProvider, MetricSet] = WeakKeyDictionary()
-_global: list[MetricSet] = []  # of the global provider, which may be set later than this is used
+_sets: WeakKeyDictionary[MeterProvider, Sets] = WeakKeyDictionary()
+_global: list[Sets] = []  # of the global provider, which may be set later than this is used
 _lock = threading.Lock()
 
 
@@ -55,30 +55,32 @@ class OtelMetricsObserver(MetricsObserver):
         meter_provider: MeterProvider | None = None,
         *,
         delivery_timeout_s: float | None = None,
+        own_labels: Labels | None = None,
         partition_limit: int = PARTITIONS_SHOWN,
         spans: Spans | None = None,
     ) -> None:
         super().__init__(
-            _set_of(meter_provider),
+            _set_of(meter_provider, dict(sorted((own_labels or {}).items()))),
             delivery_timeout_s=delivery_timeout_s,
             partition_limit=partition_limit,
             spans=spans,
         )
 
 
-def _set_of(provider: MeterProvider | None) -> MetricSet:
+def _set_of(provider: MeterProvider | None, own_labels: Labels) -> MetricSet:
     with _lock:
         if provider is None or provider is get_meter_provider():
             if not _global:
-                _global.append(_new_set(None))
-            return _global[0]
+                _global.append(_new_sets(None, own_labels))
+            return _global[0].of(own_labels)
         if provider not in _sets:
-            _sets[provider] = _new_set(provider)
-        return _sets[provider]
+            _sets[provider] = _new_sets(provider, own_labels)
+        return _sets[provider].of(own_labels)
 
 
-def _new_set(provider: MeterProvider | None) -> MetricSet:
-    return MetricSet(_Otel(get_meter("outlast", version("outlast"), provider, SCHEMA_URL)))
+def _new_sets(provider: MeterProvider | None, own_labels: Labels) -> Sets:
+    meter = get_meter("outlast", version("outlast"), provider, SCHEMA_URL)
+    return Sets(_Otel(meter), tuple(own_labels))
 
 
 class _Duration:
@@ -135,21 +137,23 @@ class _Otel:
                 make = meter.create_observable_gauge
             make(name, callbacks=[_reader(numbers)], unit=unit, description=said)
 
-    def child(self, metric: Metric, labels: tuple[str, ...]) -> Any:
+    def child(self, metric: Metric, labels: Labels) -> Any:
         """See `Backend`."""
         attributes = {
-            ATTRIBUTES[label]: value for label, value in zip(metric.labels, labels, strict=True)
+            ATTRIBUTES[label] if label in metric.labels else label: value
+            for label, value in labels.items()
         }
         if metric is SEND_DURATION:
             return _SampledDuration(self._histograms[metric.name], attributes)
         if metric.kind is Kind.HISTOGRAM:
             return _Duration(self._histograms[metric.name], attributes)
-        number = self._numbers[metric.name][labels] = Number(attributes)
+        key = tuple(labels.values())
+        number = self._numbers[metric.name][key] = Number(attributes)
         return number
 
-    def remove(self, metric: Metric, labels: tuple[str, ...]) -> None:
+    def remove(self, metric: Metric, labels: Labels) -> None:
         """See `Backend`. A histogram's series are the SDK's own."""
-        self._numbers.get(metric.name, {}).pop(labels, None)
+        self._numbers.get(metric.name, {}).pop(tuple(labels.values()), None)
 
     def exemplar(self, span: SpanContext | None) -> Context | None:
         """See `Backend`: the SDK takes examples from the current span."""

@@ -26,7 +26,7 @@ from prometheus_client.metrics_core import Metric as Page
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 
-from outlast.observe.metric_set import NODES_SHOWN as NODES_SHOWN, MetricSet
+from outlast.observe.metric_set import NODES_SHOWN as NODES_SHOWN, Labels, MetricSet, Sets
 from outlast.observe.metrics import METRICS, OTHER as OTHER, Kind, Metric
 from outlast.observe.metrics_observer import (
     PARTITIONS_SHOWN as PARTITIONS_SHOWN,
@@ -38,9 +38,9 @@ from outlast.observe.numbers import Buckets, Number
 EXEMPLAR_LIMIT = 128  # characters of all names and values together (OpenMetrics)
 MULTIPROCESS_NAMES = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
-Labels = tuple[str, ...]
+Key = tuple[str, ...]  # values of labels
 
-_sets: WeakKeyDictionary[CollectorRegistry, MetricSet] = WeakKeyDictionary()
+_sets: WeakKeyDictionary[CollectorRegistry, Sets] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -57,41 +57,46 @@ class PrometheusObserver(MetricsObserver):
         registry: CollectorRegistry = REGISTRY,
         *,
         delivery_timeout_s: float | None = None,
+        own_labels: Labels | None = None,
         partition_limit: int = PARTITIONS_SHOWN,
         spans: Spans | None = None,
     ) -> None:
         super().__init__(
-            _set_of(registry),
+            _set_of(registry, dict(sorted((own_labels or {}).items()))),
             delivery_timeout_s=delivery_timeout_s,
             partition_limit=partition_limit,
             spans=spans,
         )
 
 
-def _set_of(registry: CollectorRegistry) -> MetricSet:
+def _set_of(registry: CollectorRegistry, own_labels: Labels) -> MetricSet:
     with _lock:
-        if registry not in _sets:
-            many = any(name in os.environ for name in MULTIPROCESS_NAMES)
-            backend = _Plain() if many else _Pages()
-            registered: list[Collector] = []
-            try:
-                for collector in backend.collectors():
-                    registry.register(collector)
-                    registered.append(collector)
-                _sets[registry] = MetricSet(backend)
-            except BaseException:  # none of it stays
-                for collector in registered:
-                    registry.unregister(collector)
-                raise
-        return _sets[registry]
+        if registry in _sets:
+            return _sets[registry].of(own_labels)
+        many = any(name in os.environ for name in MULTIPROCESS_NAMES)
+        names = tuple(own_labels)
+        backend = _Plain(names) if many else _Pages()
+        registered: list[Collector] = []
+        try:
+            for collector in backend.collectors():
+                registry.register(collector)
+                registered.append(collector)
+            sets = Sets(backend, names)
+            first = sets.of(own_labels)
+            _sets[registry] = sets
+        except BaseException:  # none of it stays
+            for collector in registered:
+                registry.unregister(collector)
+            raise
+        return first
 
 
 class _Pages(Collector):
     """Our own numbers, and the pages that show them."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, dict[Labels, Number]] = {}
-        self._buckets: dict[str, dict[Labels, Buckets]] = {}
+        self._numbers: dict[str, dict[Key, Number]] = {}
+        self._buckets: dict[str, dict[Key, Buckets]] = {}
         for metric in METRICS.values():
             if metric.kind is Kind.HISTOGRAM:
                 self._buckets[metric.name] = {}
@@ -104,17 +109,17 @@ class _Pages(Collector):
 
     def child(self, metric: Metric, labels: Labels) -> Any:
         """See `Backend`."""
-        named = dict(zip(metric.labels, labels, strict=True))
+        key = tuple(labels.values())
         if metric.kind is Kind.HISTOGRAM:
-            buckets = self._buckets[metric.name][labels] = Buckets(named, metric.buckets)
+            buckets = self._buckets[metric.name][key] = Buckets(labels, metric.buckets)
             return buckets
-        number = self._numbers[metric.name][labels] = Number(named)
+        number = self._numbers[metric.name][key] = Number(labels)
         return number
 
     def remove(self, metric: Metric, labels: Labels) -> None:
         """See `Backend`."""
         for series in (self._numbers, self._buckets):
-            series.get(metric.name, {}).pop(labels, None)
+            series.get(metric.name, {}).pop(tuple(labels.values()), None)
 
     def exemplar(self, span: SpanContext | None) -> tuple[dict[str, str], float] | None:
         """See `Backend`. One that is too long would cost the whole page."""
@@ -164,8 +169,8 @@ def _bucket_samples(name: str, buckets: Buckets) -> Iterator[Sample]:
 class _Plain:
     """prometheus_client's own objects, which write files that another process reads."""
 
-    def __init__(self) -> None:
-        self._families = {metric.name: _family(metric) for metric in METRICS.values()}
+    def __init__(self, own_names: tuple[str, ...]) -> None:
+        self._families = {metric.name: _family(metric, own_names) for metric in METRICS.values()}
 
     def collectors(self) -> Iterable[Collector]:
         """What is registered."""
@@ -174,7 +179,7 @@ class _Plain:
     def child(self, metric: Metric, labels: Labels) -> Any:
         """See `Backend`."""
         family = self._families[metric.name]
-        return family.labels(*labels) if labels else family
+        return family.labels(**labels) if labels else family
 
     def remove(self, metric: Metric, labels: Labels) -> None:
         """See `Backend`. It cannot be had: what was counted is in a file."""
@@ -183,8 +188,8 @@ class _Plain:
         """See `Backend`. There are none in multiprocess mode."""
 
 
-def _family(metric: Metric) -> Counter | Gauge | Histogram:
-    name, said, labels = metric.name, metric.help, metric.labels
+def _family(metric: Metric, own_names: tuple[str, ...]) -> Counter | Gauge | Histogram:
+    name, said, labels = metric.name, metric.help, own_names + metric.labels
     match metric.kind:
         case Kind.COUNTER:
             return Counter(name, said, labels, registry=None)
