@@ -14,7 +14,7 @@ from outlast.engine.messages import Gap, Stall
 from outlast.testing import KRAFT, Simulation
 from tests.cli.check_worlds import DEFAULTS, cluster
 
-SEEDS = range(1, 11)
+SEEDS = range(1, 9)
 CONTROLLER, OTHER = 1, 2  # the nodes that lead t-0 and t-1
 CLOCKS = {**DEFAULTS, "replica.fetch.backoff.ms": "1000", "replica.fetch.wait.max.ms": "4"}
 FAILURES: dict[Kind, Callable[[Simulation], object]] = {

@@ -332,7 +332,7 @@ class _Reader:
         """Voters and the active controller, of a cluster that has a KRaft quorum."""
         configured = _voters(brokers)
         told = [broker.configs for broker in brokers if broker.configs]
-        if told and not configured and not any("process.roles" in configs for configs in told):
+        if told and not configured and not any(configs.get("process.roles") for configs in told):
             return None, None  # ZooKeeper
         topic = DescribeQuorumRequest.TopicData
         question = topic(
