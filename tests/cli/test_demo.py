@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -52,11 +53,18 @@ def finish(process: subprocess.Popen[str], since_s: float) -> Finished:
 
 
 @pytest.fixture(scope="module")
-def demos() -> tuple[Finished, Finished]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the demos put their reports."""
+    return tmp_path_factory.mktemp("demos")
+
+
+@pytest.fixture(scope="module")
+def demos(folder: Path) -> tuple[Finished, Finished]:
     """An honest one, and one whose reader loses a record; side by side, to save time."""
     since_s = time.monotonic()
-    honest = start(RUN, "demo", "--rate", "100")
-    forgetful = start(FORGETFUL, "demo", "--rate", "50", "--seed", "2")
+    pages = [str(folder / f"{name}.html") for name in ("honest", "forgetful")]
+    honest = start(RUN, "demo", "--rate", "100", "--report", pages[0])
+    forgetful = start(FORGETFUL, "demo", "--rate", "50", "--seed", "2", "--report", pages[1])
     return finish(honest, since_s), finish(forgetful, since_s)
 
 
@@ -66,8 +74,9 @@ def test_the_demo_shows_gaps_and_delivers_everything(demos: tuple[Finished, Fini
     assert demo.err == ""
     assert demo.code == 0, demo.out
     assert demo.took_s < 40
-    lines = demo.out.splitlines()
-    assert lines[-1] == "lost 0 · duplicated 0 · out of order 0"
+    *lines, verdict, report = demo.out.splitlines()
+    assert verdict == "lost 0 · duplicated 0 · out of order 0"
+    assert report.startswith("The report is in ")
     assert max(map(len, lines)) <= 80
     sent = re.search(r"sent ([\d,]+) · acknowledged ([\d,]+) · failed 0", demo.out)
     assert sent
@@ -107,8 +116,38 @@ def test_the_table_tells_of_the_move_and_of_the_kill(demos: tuple[Finished, Fini
 @pytest.mark.slow
 def test_a_lost_record_is_told_and_ends_in_exit_code_1(demos: tuple[Finished, Finished]) -> None:
     _, demo = demos
-    assert demo.out.splitlines()[-1] == "lost 1 · duplicated 0 · out of order 0"
+    assert demo.out.splitlines()[-2] == "lost 1 · duplicated 0 · out of order 0"
     assert demo.code == 1
+
+
+@pytest.mark.slow
+def test_the_report_tells_what_the_terminal_tells(
+    demos: tuple[Finished, Finished], folder: Path
+) -> None:
+    demo, forgetful = demos
+    page = (folder / "honest.html").read_text(encoding="utf-8")
+    killed = re.search(r"node (\d) is killed; it leads .*", demo.out)
+    sent = re.search(r"sent ([\d,]+) ", demo.out)
+    assert killed
+    assert sent
+    for text in (killed[0], f"of {sent[1]} sent; 0 failed", "and no record was lost."):
+        assert text in page
+    rows = len(re.findall(r"^orders-\d +[\d,]+ ", demo.out, re.MULTILINE))
+    assert len(re.findall(r'<tr id="(?:gap|stall)-\d+">', page)) == rows >= 6
+    assert len(re.findall(r'<div class="row" ', page)) == 6
+    assert 'class="line" d="M' in page
+    broken = (folder / "forgetful.html").read_text(encoding="utf-8")
+    assert "1 acknowledged record is lost." in broken
+    assert forgetful.out.splitlines()[-1] == f"The report is in {folder / 'forgetful.html'}"
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_demo(tmp_path: Path) -> None:
+    done = finish(start(RUN, "demo", "--report", str(tmp_path / "no" / "r.html")), time.monotonic())
+    assert done.code == 2
+    assert done.out == ""
+    told = " ".join(done.err.replace("│", " ").split())
+    assert "no report can be written to" in told
+    assert "No such file or directory" in told
 
 
 def test_help_names_the_demo() -> None:
@@ -122,10 +161,10 @@ def test_version() -> None:
     assert re.fullmatch(r"outlast \d+\..*\n", done.out)
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_a_missing_extra_is_one_clear_line(missing: str) -> None:
+@pytest.mark.parametrize("missing", ["typer", "rich", "jinja2"])
+def test_a_missing_extra_is_one_clear_line(missing: str, tmp_path: Path) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; {RUN}"
-    done = finish(start(code, "demo"), time.monotonic())
+    done = finish(start(code, "demo", "--report", str(tmp_path / "r.html")), time.monotonic())
     assert done.code == 1
     assert done.err == (
         f"outlast: its commands need {missing}, which is not installed. "
