@@ -445,6 +445,20 @@ class Raising(TracerProvider):
         return tracer
 
 
+def test_a_provider_that_raises_costs_the_spans_only(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class NoTracer(TracerProvider):
+        def get_tracer(self, *_args: Any, **_kwargs: Any) -> Any:
+            raise ZeroDivisionError("no tracer")
+
+    producer = world.producer(tracer_provider=NoTracer(shutdown_on_exit=False))
+    with world.recorded.tracer.start_as_current_span("request") as request:
+        producer.send(world.topic, b"v").get(10)
+    assert len(told(caplog, "The tracer raised")) == 1
+    assert world.headers() == [[traceparent(request.get_span_context())]]
+
+
 @pytest.mark.parametrize(
     "method", ["start_span", "set_attributes", "add_link", "add_event", "set_status", "end"]
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from opentelemetry.trace import Span, TracerProvider, get_tracer
+from opentelemetry.trace import NoOpTracer, Span, Tracer, TracerProvider, get_tracer
 
 from outlast.engine.messages import ConnectionLost, ConnectionOpened, Fact, MetadataRefreshed
 from outlast.observe.attributes import (
@@ -39,7 +39,9 @@ class Tracing:
     def __init__(self, tracer_provider: TracerProvider | None = None, client_id: str = "") -> None:
         self.trouble = Trouble()
         self.ends = SpanEnds(self.trouble)
-        self.tracer = get_tracer("outlast", version("outlast"), tracer_provider, SCHEMA_URL)
+        self.tracer: Tracer = NoOpTracer()
+        with self.trouble:
+            self.tracer = get_tracer("outlast", version("outlast"), tracer_provider, SCHEMA_URL)
         self._client_id = client_id
         self._cluster_id = ""
         self._addresses: dict[int, tuple[str, int]] = {}
