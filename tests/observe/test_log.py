@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 import pytest
@@ -100,6 +101,20 @@ def test_a_gap_that_is_over_at_once_is_told_in_order(caplog: Log) -> None:
         observe(refused(gaps, 3, now))
         observe(accepted(gaps, 3, now + 0.05))
     assert ["no records" in text for _, text in lines(caplog)] == [True, False, True, False]
+
+
+def test_a_forked_child_leaves_its_parents_lines_alone(
+    caplog: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observe, gaps = LogObserver(), GapRecorder(0.0)
+    observe(refused(gaps, 3, now=10.0))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    observe.close()
+    assert lines(caplog) == []
+    gaps = GapRecorder(0.0)
+    observe(refused(gaps, 4, now=20.0))
+    observe(accepted(gaps, 4, now=20.1))  # nothing else is open here
+    assert [text.split()[0] for _, text in lines(caplog)] == ["orders-4", "orders-4"]
 
 
 def test_an_opening_comes_before_its_end_also_where_the_end_joins_others(caplog: Log) -> None:

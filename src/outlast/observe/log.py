@@ -14,6 +14,7 @@ Lines about gaps carry `trace_id`, `span_id`, topic and partition as attributes 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,16 +48,23 @@ class LogObserver:
     """
 
     def __init__(self, span_of: SpanOf | None = None) -> None:
-        self._gap_lines = GapLines(span_of)
-        self._crowds: dict[str, _Crowd] = {}
-        self._episodes: dict[object, _Episode] = {}
-        self._slow_lanes = SlowLanes()
+        self._span_of = span_of
+        self._begin()
 
     def __repr__(self) -> str:
         return f"<LogObserver episodes={len(self._episodes)}>"
 
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._gap_lines = GapLines(self._span_of)
+        self._slow_lanes = SlowLanes()
+        self._crowds: dict[str, _Crowd] = {}
+        self._episodes: dict[object, _Episode] = {}
+
     def __call__(self, facts: Sequence[Fact]) -> None:
         """Write what is worth a line."""
+        if self._pid != os.getpid():
+            self._begin()  # forked: what was about to be told is the parent's
         for fact in facts:
             for line in self._gap_lines.hear(fact):
                 self._gap_line(line, fact.at_s)
@@ -79,6 +87,8 @@ class LogObserver:
 
     def close(self) -> None:
         """Tell what was about to be told."""
+        if self._pid != os.getpid():
+            return
         for line in self._gap_lines.rest():
             self._gap_line(line, float("inf"))
         for told in self._slow_lanes.rest():
