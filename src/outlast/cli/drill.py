@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, TopicAuthorizationFailedError
 from rich.console import Console
 from rich.text import Text
 
@@ -46,6 +46,7 @@ from outlast.cli.drill_topic import (
     delete,
     open_canary,
     told,
+    unreadable,
 )
 from outlast.cli.drill_traffic import Reader, Writer
 from outlast.cli.report import save, unwritable
@@ -58,6 +59,7 @@ RECORDS_PER_S = 2_000  # beyond that the tick becomes longer
 REFRESH_S = 0.25
 FIRST_S = 10.0  # for metadata, and for the first records to be acknowledged
 AFTER_INTERRUPT_S = 5.0  # for records under way
+READER_ANSWER_S, READER_METADATA_S = 1.0, 0.5  # it finds a new leader within about that
 READ_S = 10.0  # for the reader to come to the end
 SHOWN_SETTINGS = ("acks", "enable_idempotence", "delivery_timeout_ms", "buffer_memory")
 
@@ -208,9 +210,13 @@ class _Drill:
 
     def _opened_reader(self, stack: ExitStack) -> Reader:
         try:
-            kafka_consumer = stack.enter_context(consumer(self._plan.keywords))
+            kafka_consumer = stack.enter_context(
+                consumer(self._plan.keywords, READER_ANSWER_S, READER_METADATA_S)
+            )
             reader = Reader(kafka_consumer, self._canary, self._id, self._ledger)
             reader.check()
+        except TopicAuthorizationFailedError:
+            raise DrillError(unreadable(self._canary.topic)) from None
         except KafkaError as error:
             raise DrillError(f"cannot read {self._canary.topic}: {told(error)}") from None
         stack.callback(reader.stop)

@@ -169,6 +169,8 @@ def _retries(result: Result) -> Text:
     wait = f"the longest wait, {length(budget.longest_wait_s)}"
     if result.total("failed"):
         return Text(f"{setting} did not outlast everything: {wait}", "red")
+    if result.total("unsettled"):
+        return Text(f"{setting}; {wait}, goes on", "yellow")
     if budget.margin_s <= 0:
         return Text(f"{setting} does not outlast {wait}", "red")
     return Text(f"{setting} outlasts {wait}, by {length(budget.margin_s)}")

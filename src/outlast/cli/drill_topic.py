@@ -10,6 +10,7 @@ Rule: whatever is wrong is a `DrillError`, a sentence for the user that says wha
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -31,11 +32,14 @@ from outlast.cli.producer_config import for_client
 MARK = "outlast-drill"  # header of a drill's records, and how topics made for drills begin
 CONNECT_S = 10.0
 ANSWER_S = 10.0
+DELETE_ANSWER_S = 2.0
 READY_S = 20.0
+DELETE_TRIES = 8  # each may meet a dead broker that is still listed
 LOOK_RECORDS = 100_000
 LOOK_S = 30.0
 USUAL_REPLICATION = 3  # where brokers are too old (before 2.4) to know what is usual
 NO_SUCH_TOPIC, NOT_ALLOWED = 3, (29, 31)  # error codes
+_CODE = re.compile(r"^\[Error -?\d+\] ")
 NEEDED = ("READ", "WRITE")  # operations on a topic
 
 
@@ -107,22 +111,27 @@ def open_canary(
 
 def delete(keywords: Mapping[str, Any], canary: Canary) -> str | None:
     """Delete the topic that was made; None, or a sentence that tells why it is still there."""
-    try:
-        with administrator(
-            keywords
-        ) as admin:  # a new one: the old may hold on to a dead controller
-            (result,) = admin.delete_topics([canary.topic], raise_errors=False)["topics"]
-        why = for_code(result["error_code"]).__name__ if result["error_code"] else ""
-    except (KafkaError, DrillError) as error:
-        why = told(error)
+    why = ""
+    for _ in range(DELETE_TRIES):
+        try:
+            with administrator(keywords, DELETE_ANSWER_S) as admin:
+                (result,) = admin.delete_topics([canary.topic], raise_errors=False)["topics"]
+            code = result["error_code"]
+            why = "" if code in (0, NO_SUCH_TOPIC) else for_code(code).__name__
+            break
+        except KafkaError as error:
+            why = told(error)
+        except DrillError as error:  # nobody answers
+            why = str(error)
+            break
     return f"topic {canary.topic} could not be deleted ({why}); please delete it" if why else None
 
 
 def told(error: BaseException) -> str:
     """An error in one line, without what kafka-python's texts repeat of requests."""
-    text = str(error).split("Request '")[0].strip(" :") or type(error).__name__
+    text = _CODE.sub("", str(error)).split("Request '")[0].strip(" :")
     name = type(error).__name__
-    return text if name in text else f"{name}: {text}"
+    return text if text.startswith(name) else f"{name}: {text}" if text else name
 
 
 # --- a topic that was given -----------------------------------------------------------------------
@@ -190,9 +199,12 @@ def _look_through(keywords: Mapping[str, Any], topic: str, partitions: tuple[int
                         f"{', '.join(str(tp.partition) for tp in behind)} not read to the end"
                     )
         except TopicAuthorizationFailedError:
-            raise DrillError(
-                f"not allowed to read topic {topic!r}: the user needs Read on it"
-            ) from None
+            raise DrillError(unreadable(topic)) from None
+
+
+def unreadable(topic: str) -> str:
+    """What a user without the right is told."""
+    return f"not allowed to read topic {topic!r}: the user needs Read on it"
 
 
 def is_drills(record: Any) -> bool:
@@ -201,8 +213,15 @@ def is_drills(record: Any) -> bool:
 
 
 @contextmanager
-def consumer(keywords: Mapping[str, Any]) -> Iterator[KafkaConsumer]:
-    """A consumer without a group that notices soon when a leader is gone."""
+def consumer(
+    keywords: Mapping[str, Any], answer_s: float = ANSWER_S, metadata_s: float = ANSWER_S
+) -> Iterator[KafkaConsumer]:
+    """A consumer without a group.
+
+    Args:
+        answer_s: how long a broker is waited for.
+        metadata_s: how often it asks who leads: by that it finds a new leader.
+    """
     reader = KafkaConsumer(
         **for_client(keywords, KafkaConsumer),
         client_id=MARK,
@@ -212,8 +231,8 @@ def consumer(keywords: Mapping[str, Any]) -> Iterator[KafkaConsumer]:
         auto_offset_reset="latest",  # after an unclean election the log may be shorter
         bootstrap_timeout_ms=int(CONNECT_S * 1000),
         fetch_max_wait_ms=100,
-        request_timeout_ms=2_000,  # a silent leader is asked no longer than that
-        metadata_max_age_ms=1_000,
+        request_timeout_ms=int(answer_s * 1000),
+        metadata_max_age_ms=int(metadata_s * 1000),
         reconnect_backoff_max_ms=500,
     )
     try:

@@ -21,6 +21,7 @@ from outlast.cli.drill_topic import MARK, Canary, told
 from outlast.cli.verify import decode, encode
 
 POLL_S = 0.1
+CHECK_S = 0.3  # a refusal comes within
 TROUBLE_PAUSE_S = 0.1
 
 
@@ -126,7 +127,7 @@ class Reader:
         Raises:
             KafkaError: this user may not read.
         """
-        self._tell(self._consumer.poll(timeout_ms=int(POLL_S * 1000)))
+        self._tell(self._consumer.poll(timeout_ms=int(CHECK_S * 1000)))
 
     def _run(self) -> None:
         while not self._stopping.is_set():
