@@ -16,6 +16,7 @@ from pathlib import Path
 import outlast
 from docs import alerts, checks, dashboard
 from outlast import config
+from outlast.cli import drill_result
 from outlast.engine import verdict
 from outlast.engine.messages import AttemptState
 from outlast.observe import attributes
@@ -200,6 +201,12 @@ def check_gaps() -> str:
     return _table(checks.GAPS_HEAD, checks.gaps())
 
 
+def drill_exits() -> str:
+    """What a drill's exit code says."""
+    rows = ((str(code), verdict, told) for code, verdict, told in drill_result.exit_codes())
+    return _table(("exit code", "verdict", "meaning"), rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "files": ("architecture.md", files),
     "verdicts": ("failure-semantics.md", verdicts),
@@ -214,6 +221,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "alerts": ("observability.md", alerts.runbook),
     "check-gaps": ("check.md", check_gaps),
     "checks": ("check.md", check_rules),
+    "drill exits": ("drill.md", drill_exits),
 }
 FILES: dict[Path, Callable[[], str]] = {  # that are made whole
     dashboard.PATH: dashboard.text,

@@ -225,7 +225,7 @@ class _Drill:
 
     @contextmanager
     def _producing(self) -> Iterator[KafkaProducer]:
-        own = {"max_block_ms": 0, "allow_auto_create_topics": False, "metrics_registry": None}
+        own = {"max_block_ms": 0, "allow_auto_create_topics": False, "metrics": None}
         producer = KafkaProducer(**{"client_id": MARK, **self._plan.keywords, **own})
         try:
             yield producer

@@ -22,12 +22,18 @@ USUAL_S = 0.001  # shorter waits say nothing about a rate
 class Verdict(Enum):
     """What a drill comes to."""
 
-    ABSORBED = "absorbed"  # every record was acknowledged, read once and in order
-    REPORTED = "reported"  # senders were told of failures
-    BROKEN = "broken"  # an acknowledged record was lost, doubled, out of order or misplaced
-    UNDECIDED = "undecided"  # it was ended while records had no outcome, or were not read
+    ABSORBED = "absorbed"
+    REPORTED = "reported"
+    BROKEN = "broken"
+    UNDECIDED = "undecided"
 
 
+MEANINGS = {
+    Verdict.ABSORBED: "every record was acknowledged, and read once and in order",
+    Verdict.REPORTED: "senders were told that records failed",
+    Verdict.BROKEN: "an acknowledged record is lost, there twice, out of order or misplaced",
+    Verdict.UNDECIDED: "it was ended while records had no outcome, or were not read yet",
+}
 EXIT_CODES = {
     Verdict.ABSORBED: 0,
     Verdict.REPORTED: 1,
@@ -35,6 +41,16 @@ EXIT_CODES = {
     Verdict.UNDECIDED: 3,
 }
 UNUSABLE = 2  # exit code: bad arguments, or a cluster on which nothing can be said
+
+
+def exit_codes() -> list[tuple[int, str, str]]:
+    """Exit code, verdict and its meaning, for the documents."""
+    found = [(EXIT_CODES[verdict], verdict.value, told) for verdict, told in MEANINGS.items()]
+    unusable = (
+        "it could not be run: bad options, no such cluster or topic, foreign records in it, no "
+        "rights (in all of these nothing was written), or no partition took a record to begin with"
+    )
+    return sorted([*found, (UNUSABLE, "", unusable)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

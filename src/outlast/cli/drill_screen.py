@@ -129,7 +129,7 @@ class Screen:
         others = [p for p in self._partitions if p not in gaps and p not in stalls]
         shown = sorted([*troubled, *others][:rows])
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("part.", justify="right")
+        table.add_column("partition", justify="right")
         table.add_column("leader")
         table.add_column("now")
         for name in ("acked", "gaps", "longest", "read"):

@@ -66,7 +66,7 @@ def worst(partitions: Iterable[PartitionResult]) -> list[PartitionResult]:
 def partition_table(partitions: Sequence[PartitionResult]) -> Table:
     """A line for the gaps of each partition, and one for its stalls."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
-    table.add_column("part.", justify="right", no_wrap=True)
+    table.add_column("partition", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
