@@ -15,6 +15,7 @@ from outlast.engine.messages import (
     AttemptFailed,
     BufferLevel,
     Gap,
+    GapEnd,
     LeaderChanged,
     PartitionSeen,
     SendersBlocked,
@@ -24,6 +25,7 @@ from outlast.observe.metrics import CAUSES, FATES, OUTCOMES, PHASES
 from outlast.observe.prometheus import PrometheusObserver
 from outlast.testing.faults import Error
 from outlast.testing.simulation import Simulation
+from outlast.testing.wire import attempts
 from tests.demands import need
 from tests.sim.stories import CALM, load, simulation
 
@@ -132,17 +134,40 @@ def test_records_and_their_time_to_the_ack_are_those_of_the_ledger(page: Page) -
 
 def test_what_led_to_the_gaps_is_counted(page: Page) -> None:
     facts = page.sim.facts
-    verdicts = Counter((f.verdict, f.error) for f in facts if isinstance(f, AttemptFailed))
-    assert verdicts
-    for (verdict, error), count in verdicts.items():
-        shown = page("outlast_verdicts_total", topic="t", verdict=verdict, error=error)
-        assert shown == count
+    told = {(f.verdict, f.error) for f in facts if isinstance(f, AttemptFailed)}
+    shown = Counter(
+        {
+            error: page("outlast_verdicts_total", topic="t", verdict=verdict, error=error)
+            for verdict, error in told
+        }
+    )
+    wire = attempts(page.sim.network.requests)
+    answers = Counter(attempt.code for attempt in wire if attempt.code not in (0, None))
+    assert shown["NOT_LEADER_OR_FOLLOWER"] == answers[6] > 0  # its leader was moved
+    assert shown["REQUEST_TIMED_OUT"] == answers[7] > 0  # followers were late
     changes = [f for f in facts if isinstance(f, LeaderChanged)]
     true = {(f.partition, f.new_leader, f.new_leader_epoch) for f in changes if f.new_leader >= 0}
     first = 3  # that a partition has a leader at all is no change
     assert page("outlast_leader_changes_total", topic="t") == len(true) - first
     refreshes = page("outlast_metadata_refresh_duration_seconds_count", result="ok")
     assert refreshes > 0
+
+
+def test_a_lost_connection_is_counted_once_for_each_of_its_partitions() -> None:
+    sim = simulation(3, topics={"t": 6})
+    page = Page(sim)
+    load(sim, count=5)
+    sim.run_until(sim.all_settled)
+    killed = sim.leader(0)
+    led = sum(sim.leader(partition) == killed for partition in range(6))
+    for _ in range(3):
+        for partition in range(6):
+            sim.send("t", partition)
+        sim.run_for(0.0002)
+    sim.kill(killed)
+    sim.run_until(sim.all_settled, 60.0)
+    lost = page("outlast_verdicts_total", topic="t", verdict="unsure", error="CONNECTION_CLOSED")
+    assert lost == led > 1
 
 
 def test_gauges_are_back_where_they_were(page: Page) -> None:
@@ -329,6 +354,32 @@ def test_series_of_a_deleted_topic_go_away_and_begin_anew_with_it() -> None:
     assert page("outlast_records_total", topic="t", result="acked") == 1
     assert page("outlast_partition_gap_seconds_total", topic="t", partition="0") == 0
     assert [f.topic for f in sim.facts if isinstance(f, PartitionSeen)] == ["t", "kept", "t"]
+
+
+def test_a_gap_that_nobody_waits_for_ends_with_its_topic() -> None:
+    sim = simulation(
+        7,
+        topics={"t": 1, "kept": 1},
+        allow_auto_create_topics=False,
+        request_timeout_ms=1_000,
+        delivery_timeout_ms=2_000,
+    )
+    page = Page(sim)
+    for topic in ("t", "kept"):
+        sim.send(topic, 0)
+    sim.run_until(sim.all_settled)
+    sim.delete_topic("t")
+    sim.run_for(2.0)
+    sim.send("t", 0)  # refused until it expires
+    sim.send_every(0, 10.0, 60, topic="kept")
+    sim.run_for(290.0)
+    assert page("outlast_open_gaps", topic="t") == 1
+    sim.run_for(400.0)
+    [gap] = sim.gaps(0)
+    assert gap.ended_by is GapEnd.TOPIC_GONE
+    page("outlast_delivery_timeout_seconds")
+    samples = (s for metric in page.registry.collect() for s in metric.samples)
+    assert {s.labels["topic"] for s in samples if "topic" in s.labels} == {"kept"}
 
 
 def test_a_topic_that_is_only_not_written_to_keeps_its_series() -> None:

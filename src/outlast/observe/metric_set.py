@@ -1,5 +1,4 @@
-"""The series of one registry, or of one OpenTelemetry meter: shared by all producers of a process
-that have the same labels of their own.
+"""The series of one registry, or of one OpenTelemetry meter: shared by all producers of a process.
 
 What is here is independent of who shows it: which series there are, how many at most, what several
 producers make of one gauge, and what goes away. A `Backend` makes the series.
