@@ -138,3 +138,24 @@ def test_a_node_at_its_connection_limit_closes_new_connections_at_once(bench):
     assert bench.produced(bench.connect(1)).result == (0, 1)
     assert bench.named_leader(2)[0] == 1
     assert not set(elsewhere) & set(bench.closed)
+
+
+def test_what_a_follower_said_long_ago_takes_back_nothing(make_bench):
+    """Its word is under way for 10 s; it restarts meanwhile and says more, and is heard at once."""
+    bench = make_bench()
+    bench.cluster.create_topic("r", 1, assignment=[[1, 2, 3]], now=bench.now)
+    bench.run(1.0)
+    one, two = bench.connect(1), bench.connect(1)
+    late = SlowFollower(20.0, node=3)
+    bench.cluster.faults.append(late)
+    first = bench.produce(one, 0, topic="r")
+    bench.run(12.0)
+    bench.cluster.faults.remove(late)
+    bench.cluster.kill(3, bench.now)
+    bench.cluster.start(3, bench.now)
+    bench.until_answered(first)
+    assert first.took_s < 19.0, "else this is another story"
+    bench.cluster.faults.append(SlowFollower(10.0, node=2))
+    second = bench.produce(two, 1, topic="r")
+    bench.until_answered(second)
+    assert second.took_s == pytest.approx(10.0, abs=1e-6)

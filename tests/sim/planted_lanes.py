@@ -23,6 +23,11 @@ def slow(test: str, *arguments: object) -> Story:
     return Story("sim.test_lanes_slow", test, arguments)
 
 
+def in_line(test: str, *arguments: object) -> Story:
+    """A story about acks that are late, but not by an ack wait."""
+    return Story("sim.test_lanes_in_line", test, arguments)
+
+
 def shares(test: str, *arguments: object) -> Story:
     """A story about the buffer's room."""
     return Story("sim.test_shares", test, arguments)
@@ -105,12 +110,44 @@ LANES = (
         rule("test_nobody_is_suspect_any_more_when_the_follower_is_well_again"),
     ),
     Mutant(
+        "a line behind late acks",
+        "Five requests are under way however late the broker's acks are.",
+        edit("outgoing.Outgoing._in_flight_max", "link.served_s - link.quickest_s", "0.0"),
+        in_line("test_while_it_lasts_no_line_forms_again", 0),
+    ),
+    Mutant(
+        "who stands in line stays there",
+        "Nobody is sent again on account of a line, and each of it is served in turn.",
+        edit("answers.Answers._steer", "stuck or self._is_long_line(link, told, now)", "stuck"),
+        in_line("test_no_neighbour_waits_longer_than_two_ack_waits_when_it_begins", 0),
+    ),
+    Mutant(
+        "a line is for those who stand in it",
+        "Who comes while it stands, and has no place in it, is not thought of.",
+        edit("answers.Answers._is_long_line", " + self._hub.waiting_for(link, now)", ""),
+        in_line("test_who_comes_later_does_not_wait_for_a_line_of_others", 0),
+    ),
+    Mutant(
+        "once late, never pipelined again",
+        "A broker that was late once gets one request at a time for ever.",
+        edit("outgoing.Outgoing._in_flight_max", "link.served_s - link.quickest_s", "9.0"),
+        in_line("test_once_it_is_over_requests_are_pipelined_again"),
+    ),
+    Mutant(
+        "a late broker's request goes without what is being compressed",
+        "It takes long, and what misses it waits for it and for the next one.",
+        edit("outgoing.Outgoing._pump_link", "if patient and", "if False and"),
+        in_line(
+            "test_bytes_that_have_yet_to_be_compressed_do_not_miss_a_request_that_takes_long", 0
+        ),
+    ),
+    Mutant(
         "a suspect under compression loses its turn",
         "The stuck take the slow lane while the bytes of a suspect are being compressed.",
         edit(
             "outgoing.Outgoing._send_in_turn",
-            " or self._compressing(link, group, now)",
-            "",
+            "if is_sealing or ",
+            "if ",
         ),
         slow("test_a_suspect_goes_first_although_its_bytes_have_yet_to_be_compressed"),
     ),

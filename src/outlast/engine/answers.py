@@ -95,8 +95,23 @@ class Answers:
             link.stalled_s = now
         elif waits_s and not behind:
             lanes.sample(link.node_id, waits_s)
-        if stuck and link.pending:
+        if link.pending and (stuck or self._is_long_line(link, told, now)):
             self._clear_lane(link, now)
+
+    def _is_long_line(
+        self, link: Link, told: Sequence[tuple[Partition, Batch, Attempt]], now: float
+    ) -> bool:
+        """Whether others than those of this answer, which may well be the late ones, would wait
+        behind a line of more than twice the ack wait. All sent again go together, in one request.
+        """
+        if link.role is not Role.OPEN or self._hub.lanes.shared(link):
+            return False
+        last_s = now - link.pending[-1].sent_s + len(link.pending) * link.served_s
+        if last_s <= 2 * self._hub.lanes.ack_wait_s(link.node_id):
+            return False
+        late = {place.tp for place, _, _ in told}
+        others = [place for pending in link.pending for place, _ in pending.batches]
+        return any(place.tp not in late for place in others + self._hub.waiting_for(link, now))
 
     def _clear_lane(self, link: Link, now: float) -> None:
         """Abort a lane behind a stuck request: what waits there would be served one by one, each

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from outlast.engine.batch import Batch
 from outlast.engine.messages import Connect, Connection, Role
@@ -66,10 +67,12 @@ class Link:
         "narrow_until_s",
         "node_id",
         "pending",
+        "quickest_s",
         "ready",
         "ready_s",
         "retry_s",
         "role",
+        "served_s",
         "stalled_s",
         "throttled_until_s",
         "unreachable_since_s",
@@ -86,6 +89,8 @@ class Link:
         self.used_s = 0.0
         self.answered_s = 0.0  # the last answer on this connection, its handshake included
         self.answer_times_s: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self.served_s = 0.0  # what the last answer took, apart from those that were before it
+        self.quickest_s = inf  # the least of these ever: the way there and back, and a usual ack
         self.stalled_s = 0.0  # when the last answer came that a follower had held back
         self.throttled_until_s = 0.0  # the broker reads nothing from us before (KIP-219)
         self.failures = 0  # connects in a row that came to nothing
@@ -220,10 +225,12 @@ class Brokers:
     def answered(self, link: Link, token: int, now: float) -> Pending | None:
         """The oldest request was answered; None if the token is not its own."""
         self._heard(link.node_id, now)
-        link.used_s = link.answered_s = now
+        before_s, link.used_s, link.answered_s = link.answered_s, now, now
         if not link.pending or link.pending[0].token != token:
             return None
         pending = link.pending.popleft()
+        link.served_s = now - max(pending.sent_s, before_s)
+        link.quickest_s = min(link.quickest_s, link.served_s)
         link.answer_times_s.append(now - pending.sent_s)
         if link.cut_bytes and pending.size_bytes >= link.cut_bytes:
             link.cut_bytes = 0

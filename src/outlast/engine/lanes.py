@@ -25,7 +25,9 @@ Which lane:
   until metadata shows other in-sync replicas. Whoever is stuck again soon afterwards (its follower
   has hiccups) stays until its acks have been usual for 10 s, and for twice as long each time: on
   probation it takes turns with the stuck, and where there are none the lane works like an open one.
-* But for the abort, a lane changes only with nothing in flight.
+* Acks that are late by less make nobody stuck, but what is in flight stands in line behind them:
+  then less is in flight (`outgoing`), and the line that stands when it begins is left (`answers`).
+* But for aborts, a lane changes only with nothing in flight.
 * Where one of the two connections cannot be opened, both lanes share the other.
 * Without idempotence a repeat would be a second copy: one lane, and no ack wait.
 

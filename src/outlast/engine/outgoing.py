@@ -16,6 +16,7 @@ from outlast.engine.messages import Connection, Role, Send
 from outlast.engine.partition import Partition
 from outlast.engine.produce import build_request
 
+SEALING_MAX_S = 0.05  # that a request waits for bytes that are being compressed
 BROKER_SHARE = 0.9  # of request_timeout_ms is the broker's own time-out: its 7 comes before ours
 
 
@@ -74,22 +75,44 @@ class Outgoing:
             if not link.pending:
                 self._send_in_turn(link, due, now)
             return
-        while len(link.pending) < self._hub.settings.max_in_flight:
+        patient = link.served_s > SEALING_MAX_S and now < link.answered_s + SEALING_MAX_S
+        if patient and self._sealing(link, due, now):
+            return  # what misses this request would wait for longer
+        while len(link.pending) < self._in_flight_max(link):
             if not self._send_one(link, self._sharing(link, due), now):
                 return
+
+    def _in_flight_max(self, link: Link) -> int:
+        """How many requests may be under way. A broker serves one at a time, so that behind acks
+        that are late the others only stand in line: in all they may be late by an ack wait.
+        """
+        settings = self._hub.settings
+        late_s = link.served_s - link.quickest_s
+        if not self._hub.lanes.enabled or self._hub.lanes.shared(link):
+            return settings.max_in_flight
+        if late_s * settings.max_in_flight <= settings.ack_wait_s:
+            return settings.max_in_flight
+        return max(1, int(settings.ack_wait_s / late_s))
 
     def _send_in_turn(self, link: Link, due: Sequence[tuple[Partition, int]], now: float) -> None:
         """A request of the first group that has one. Bytes that are just being compressed are
         waited for: that takes milliseconds, what would go ahead of them may take an ack wait.
         """
-        for group in self._hub.lanes.in_turn(link, due):
-            if self._send_one(link, group, now) or self._compressing(link, group, now):
+        groups = self._hub.lanes.in_turn(link, due)
+        sealing = [self._sealing(link, group, now) for group in groups]  # of all at once
+        for group, is_sealing in zip(groups, sealing, strict=True):
+            if is_sealing or self._send_one(link, group, now):
                 return
 
-    def _compressing(self, link: Link, group: Sequence[tuple[Partition, int]], now: float) -> bool:
+    def _sealing(self, link: Link, due: Sequence[tuple[Partition, int]], now: float) -> bool:
+        """Have the bytes of all that may go made; whether some are still being compressed."""
         assert link.connection is not None
-        batches = (place.next_batch(link.connection, epoch, now) for place, epoch in group)
-        return any(batch is not None and batch.compressing for batch in batches)
+        sealing = False
+        for place, leader_epoch in due:
+            batch = place.next_batch(link.connection, leader_epoch, now)
+            if batch is not None and batch.data is None:
+                sealing |= not self._sealed(place, batch)
+        return sealing
 
     def _sharing(
         self, link: Link, due: Sequence[tuple[Partition, int]]

@@ -41,6 +41,7 @@ ROUND_TRIPS = 10
 SETTLING_S = 4.0  # a node is well again → its replicas are in sync again
 USUAL_OF = 15  # acks
 INIT_PRODUCER_ID = 22
+TAKING_OVER_S = 0.5  # a new leader denies that it is one for a while, and its followers find it
 SHORT_BACKOFF_S = 0.1  # of followers after a move: nobody is stuck for so little
 
 
@@ -99,7 +100,7 @@ def _of_one(
         causes = [
             t
             for t in others
-            if t.touches(begin_s - settings.ack_wait_s, end_s, 0.0)
+            if t.touches(begin_s - settings.ack_wait_s, end_s, TAKING_OVER_S if t.is_move else 0.0)
             and (t.partition is None or node in known[t.partition].replicas)
         ]
         yield HoldUp(partition, node, begin_s, end_s, tuple(causes))
@@ -176,9 +177,8 @@ def _episodes(causes: Iterable[Trouble]) -> int:
 
 
 def _is_hard(sim: Simulation, trouble: Trouble) -> bool:
-    moved = trouble.kind in ("move", "sweep")
     return trouble.hard or (
-        moved and longest(sim.cluster.settings.fetch_backoff_s) <= SHORT_BACKOFF_S
+        trouble.is_move and longest(sim.cluster.settings.fetch_backoff_s) <= SHORT_BACKOFF_S
     )
 
 

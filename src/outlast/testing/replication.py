@@ -118,8 +118,11 @@ def _heard(
     epoch, follows, end = told
     if not leader.leading or leader.state.epoch != epoch:
         return
-    # True even if the follower has gone on to another leader meanwhile (A31).
+    # True even if the follower has gone on to another leader meanwhile (A31). What is late itself
+    # takes back nothing that the follower said since.
     node_id = follower.node_id
+    if follower.follows != follows:
+        end = max(end, leader.follower_ends.get(node_id, end))
     leader.follower_ends[node_id] = end
     leader.backing_off.pop(node_id, None)
     caught_up = end >= max(leader.high_watermark, leader.epoch_start)

@@ -34,6 +34,11 @@ class Trouble:
     hard: bool = False  # no ack comes at all, or none for seconds
     fault: object = None  # of the cluster, that makes it
 
+    @property
+    def is_move(self) -> bool:
+        """Whether leaders were moved as planned."""
+        return self.kind in ("move", "sweep")
+
     def strikes(self, partition: int, replicas: tuple[int, ...]) -> bool:
         """Whether this partition itself has it."""
         if self.partition is not None:
