@@ -60,8 +60,6 @@ def open_gap(topic: str, partition: int, begin: float, length: float) -> Gap:
         unavailable_s=length * 0.96,
         reconnecting_s=0.0,
         resuming_s=0.0,
-        cluster_s_min=0.0,
-        cluster_s_max=length,
         new_leader=-1,
         new_leader_epoch=-1,
         records_delivered=0,

@@ -123,6 +123,15 @@ def check_parts(it: Gap, bar: dict[str, Any]) -> None:
         left += part[2]
 
 
+def check_curve(browser: Chromium, span_s: tuple[float, float]) -> None:
+    """The curve's seconds lie above the rows' seconds."""
+    track, _ = next(iter(rows(browser).values()))
+    matrix = "(m => [m.a, m.e])(document.querySelector('.line').getScreenCTM())"
+    pixels, left = browser.run(matrix)
+    assert left + pixels * span_s[0] == pytest.approx(track.left, abs=PIXEL)
+    assert pixels * (span_s[1] - span_s[0]) == pytest.approx(track.width, abs=PIXEL)
+
+
 # --- what stands where ----------------------------------------------------------------------------
 
 
@@ -172,8 +181,7 @@ def test_without_gaps_there_is_a_calm_page(opened: Opened) -> None:
 def test_the_axis_and_the_curve_share_the_rows_seconds(opened: Opened) -> None:
     browser = opened(run())
     track, _ = rows(browser)["orders-0"]
-    curve = box(browser, ".rate svg")
-    assert (curve.left, curve.width) == pytest.approx((track.left, track.width), abs=PIXEL)
+    check_curve(browser, (0, 20))
     places = browser.run(
         f"""[...document.querySelectorAll(".tick")].map(t => [t.textContent, {BOX}(t)[0]])"""
     )
@@ -285,6 +293,7 @@ def test_details_show_by_keyboard_too(opened: Opened) -> None:
         assert (tip(browser) or "").startswith(start.split()[-1])
     browser.press("Escape")
     assert tip(browser) is None
+    assert span(browser) == (0, 20)
 
 
 def test_enter_leads_to_the_entry_in_the_table(opened: Opened) -> None:
@@ -325,6 +334,7 @@ def test_a_drag_zooms_into_the_time_it_covers(opened: Opened) -> None:
     browser.drag(at(7.9), at(13.1))
     assert span(browser) == pytest.approx((7.9, 13.1), abs=0.05)
     check_bars(browser, it, span(browser))
+    check_curve(browser, span(browser))
     assert ticks(browser) == ["8 s", "9 s", "10 s", "11 s", "12 s", "13 s"]
     browser.press("Escape")  # the details under the pointer go first
     browser.press("Escape")
