@@ -1,5 +1,5 @@
-"""One real Kafka for the whole run, used last: beside it nothing else is timed. And which tests need
-no clock.
+"""One real Kafka for the whole run, used last. And which tests measure the machine's time, which are
+told on a virtual clock, and which do neither.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluste
 settings.register_profile("outlast", deadline=None)  # how long it takes says nothing
 settings.load_profile("outlast")
 
-VIRTUAL = {"engine", "sim", "wire"}  # folders, whole
+MARKS = {"tcp": "timed", "engine": "virtual", "sim": "virtual", "wire": "virtual"}  # whole folders
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.path.parent.name in VIRTUAL:
-        item.add_marker("virtual")
+    mark = MARKS.get(item.path.parent.name)
+    if mark is not None:
+        item.add_marker(mark)
 
 
 def pytest_collection_finish() -> None:
@@ -58,7 +59,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("real") is not None)  # stable
+    """What measures the least comes last, but for the real cluster."""
+    late = {"virtual": 1, "real": 2}
+    items.sort(key=lambda item: max((late.get(m.name, 0) for m in item.iter_markers()), default=0))
 
 
 @pytest.hookimpl(wrapper=True)
