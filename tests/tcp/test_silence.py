@@ -91,7 +91,7 @@ class TestSilentLeader:
 class TestSlowLeader:
     @pytest.mark.slow
     def test_it_is_left_alone(self) -> None:
-        """Answers 800 ms late, more than twenty of them, then 3 s late; the probes as late."""
+        """Answers 800 ms late until that is usual, then 3 s late; the probes as late."""
         with (
             calm_cluster(1) as server,
             warm_producer(server, 1, max_in_flight_requests_per_connection=1) as producer,
@@ -101,9 +101,9 @@ class TestSlowLeader:
             slower = Slow(node=leader, delay_s=3.0)
             server.call(lambda cluster, _: cluster.faults.append(slow))
             with Load(producer, TOPIC, 1, RATE) as load:
-                until(lambda: slow.used > 21, "more than twenty late answers", timeout_s=40.0)
+                until(lambda: slow.used > 16, "more late answers than make the usual time", timeout_s=40.0)
                 server.call(lambda cluster, _: cluster.faults.__setitem__(0, slower))
-                until(lambda: slower.used > 3, "three answers that are later", timeout_s=40.0)
+                until(lambda: slower.used > 1, "an answer that is later yet, and the next request", timeout_s=40.0)
                 server.call(lambda cluster, _: cluster.faults.clear())
                 ledger = load.stop()
             assert str(account(ledger, log_of(server, 1))) == CLEAN
