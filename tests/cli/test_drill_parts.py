@@ -8,10 +8,12 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
+from kafka import TopicPartition
 from rich.console import Console
 
 from outlast.cli import drill_ledger, drill_screen
@@ -30,8 +32,9 @@ from outlast.cli.drill_result import (
 )
 from outlast.cli.drill_screen import Screen
 from outlast.cli.drill_tables import length, named, ranges, show, size
-from outlast.cli.drill_topic import Canary, told
-from outlast.cli.verify import Delivery
+from outlast.cli.drill_topic import MARK, Canary, DrillError, open_canary, told
+from outlast.cli.drill_traffic import Reader
+from outlast.cli.verify import Delivery, encode
 from outlast.engine.messages import Gap, GapOutcome, Phase, Stall
 from tests.cli.test_tables import gap, stall
 
@@ -416,7 +419,8 @@ def test_a_pipe_hears_from_time_to_time_that_it_goes_on(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("leader", "order"),
     [
-        (Leader(1, 0, (1, 2, 3), (1, 2, 3)), (2, 1, 3)),
+        (Leader(1, 0, (1, 2, 3), (1, 2, 3)), (2, 3, 1)),
+        (Leader(2, 0, (2, 3, 1), (1, 2, 3)), (3, 1, 2)),
         (Leader(3, 0, (1, 2, 3), (1, 2, 3)), (1, 2, 3)),
         (Leader(2, 0, (1, 2, 3), (2, 1)), (1, 2, 3)),
         (Leader(1, 0, (1, 2, 3), (1,)), None),
@@ -426,3 +430,72 @@ def test_a_pipe_hears_from_time_to_time_that_it_goes_on(monkeypatch: pytest.Monk
 )
 def test_the_next_in_sync_replica_leads(leader: Leader, order: tuple[int, ...] | None) -> None:
     assert rotated(leader) == order
+
+
+# --- the reader -----------------------------------------------------------------------------------
+
+
+class Shelf:
+    """As much of a consumer as the reader needs."""
+
+    def __init__(self, *records: tuple[int, list[tuple[str, bytes]], bytes]) -> None:
+        self._records = [
+            SimpleNamespace(offset=offset, headers=headers, value=value)
+            for offset, headers, value in records
+        ]
+
+    def assign(self, _partitions: object) -> None: ...
+
+    def seek(self, _partition: object, _offset: int) -> None: ...
+
+    def poll(self, timeout_ms: int) -> dict[TopicPartition, Any]:
+        assert timeout_ms > 0
+        return {TopicPartition("t", 0): self._records}
+
+
+def test_of_two_drills_on_one_topic_each_reads_its_own() -> None:
+    ledger = ledger_of(5)
+    shelf: Any = Shelf(
+        (4, [(MARK, b"other")], encode(0)), (5, [(MARK, b"own")], encode(0)), (6, [], b"foreign")
+    )
+    Reader(shelf, Canary("t", (0,), (1,), made=True), "own", ledger).check()
+    assert ledger[0].position == 6
+    assert ledger.judge() == Delivery(1, 0, 0, 0, 0)
+
+
+# --- a topic that is given, as brokers with ACLs describe it --------------------------------------
+
+
+class Described:
+    """As much of an admin client as the look at a given topic needs."""
+
+    def __init__(self, **topic: Any) -> None:
+        self._topic = {
+            "error_code": 0,
+            "is_internal": False,
+            "authorized_operations": ["READ", "WRITE", "DESCRIBE"],
+            "partitions": [{"partition_index": 0, "leader_id": 1}],
+            **topic,
+        }
+
+    def describe_cluster(self) -> dict[str, Any]:
+        return {"brokers": [{"broker_id": 1}]}
+
+    def describe_topics(self, _names: list[str]) -> list[dict[str, Any]]:
+        return [self._topic]
+
+
+@pytest.mark.parametrize(
+    ("topic", "message"),
+    [
+        ({"authorized_operations": ["READ", "DESCRIBE"]}, "the user needs Write on it"),
+        ({"authorized_operations": ["DESCRIBE"]}, "the user needs Read and Write on it"),
+        ({"is_internal": True}, "is Kafka's own topic"),
+        ({"partitions": [{"partition_index": 4, "leader_id": -1}]}, "no leader for canary-4"),
+        ({"error_code": 5}, "cannot be used: LeaderNotAvailableError"),
+    ],
+)
+def test_a_topic_that_cannot_be_used(topic: dict[str, Any], message: str) -> None:
+    admin: Any = Described(**topic)
+    with pytest.raises(DrillError, match=message):
+        open_canary(admin, {}, "canary", None, "1a2b3c4d")

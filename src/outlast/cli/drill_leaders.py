@@ -234,12 +234,17 @@ class Mover:
 
 
 def rotated(leader: Leader) -> tuple[int, ...] | None:
-    """The replicas, the next one in sync after the leader first; None: there is no other."""
+    """The replicas, turned so that the next one in sync after the leader is first; None: there is
+    no other.
+    """
     if leader.node_id not in leader.replicas:
         return None
     at = leader.replicas.index(leader.node_id)
-    around = leader.replicas[at + 1 :] + leader.replicas[:at]
-    first = next((node for node in around if node in leader.in_sync), None)
-    if first is None:
-        return None
-    return (first, *(node for node in leader.replicas if node != first))
+    for first in range(at + 1, at + len(leader.replicas)):
+        turned = tuple(
+            leader.replicas[(first + step) % len(leader.replicas)]
+            for step in range(len(leader.replicas))
+        )
+        if turned[0] in leader.in_sync:
+            return turned
+    return None
