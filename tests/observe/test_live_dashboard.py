@@ -28,6 +28,7 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from docs.alerts import ALERTS
 from outlast import KafkaProducer, dashboards
 from outlast.engine.messages import Gap, GapEnd, Phase, Stall
+from outlast.observe.metrics import METRICS, PARTITION_GAP_PHASE, Kind, Metric
 from outlast.testing import MockCluster
 from outlast.testing.cluster import ClusterSettings
 from tests.demands import need
@@ -250,6 +251,14 @@ def test_the_expression_says_something(failover: Failover, name: str) -> None:
     found = failover.ask(TARGETS[name])
     points = [point for series in found for point in series.get("values", [series.get("value")])]
     assert [value for _, value in points if value != "NaN"], found
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_the_example_of_a_metric_says_something(failover: Failover, metric: Metric) -> None:
+    assert metric.name in metric.example or metric.kind is Kind.HISTOGRAM
+    found = failover.prometheus.query(metric.example, failover.end_s)
+    if metric is not PARTITION_GAP_PHASE:  # none is open any more
+        assert found
 
 
 def test_the_variables_have_values(failover: Failover) -> None:
