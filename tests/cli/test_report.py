@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 from rich.console import Console
 
-from outlast.cli.report import render, save, unwritable, write
+from outlast.cli.report import Records, render, save, unwritable, write
 from outlast.cli.report_page import Page
 from tests.cli.report_runs import BEGIN_S, HOSTILE, gap, hostile, plain, run, stall
 
@@ -46,6 +49,24 @@ def test_partitions_without_events_are_folded_away_only_if_there_are_many() -> N
 @pytest.mark.parametrize(("rows", "density"), [(6, "roomy"), (60, "close"), (600, "dense")])
 def test_many_rows_are_lower_ones(rows: int, density: str) -> None:
     assert Page(run(rows)).density == density
+
+
+def test_of_very_many_gaps_the_longest_are_shown_and_that_is_said() -> None:
+    gaps = [
+        gap("orders", p, number, 0.1 + number / 1000) for p in range(4) for number in range(999)
+    ]
+    page = Page(run(gaps=gaps, stalls=[], end_s=BEGIN_S + 1000))
+    assert sum(len(row.bars) for row in page.rows) == len(list(page.entries)) == 3000
+    assert min(bar.length_s for row in page.rows for bar in row.bars) > 0.34
+    assert page.shares[-1].total_s == pytest.approx(sum(it.duration_s for it in gaps))
+    assert plain(page.notes[-1]).startswith("Of 3,996 gaps and stalls the 3,000 longest are shown")
+    assert Page(run(notes=["one"])).notes == ("one",)
+
+
+@pytest.mark.parametrize("changes", [{"end_s": BEGIN_S}, {"partitions": []}, {"acked": [0] * 40}])
+def test_a_run_in_which_nothing_happened_is_a_page_too(changes: dict[str, Any]) -> None:
+    it = run(gaps=[], stalls=[], marks=[], records=Records(0, 0, 0), delivery=None)
+    assert "No partition stopped accepting." in render(replace(it, **changes))
 
 
 def test_the_peak_after_a_gap_is_cut_off_and_told() -> None:
@@ -144,6 +165,12 @@ def test_asking_changes_nothing(tmp_path: Path) -> None:
     assert unwritable(new) is None
     assert there.read_text() == "old"
     assert not new.exists()
+
+
+def test_a_pipe_is_not_opened_before_there_is_something_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert unwritable(path) is None  # and did not wait for a reader
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

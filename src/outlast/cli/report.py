@@ -74,6 +74,8 @@ def unwritable(path: Path) -> str | None:
     Nothing is changed: a file that is there keeps its contents until `write`.
     """
     existed = path.exists()
+    if existed and not path.is_file() and not path.is_dir():
+        return None  # a pipe or a device: whoever reads it must not see it opened and closed
     try:
         with path.open("ab"):
             pass

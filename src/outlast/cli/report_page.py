@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FOLD_ROWS = 40  # with more, the partitions without gap or stall are folded away
 CLOSE_ROWS, DENSE_ROWS = 24, 120
 TICKS = 8
+EVENTS = 3000  # gaps and stalls that a page shows: a browser is slow with many more
 CURVE_POINTS = 2000
 PEAK = 3  # times the usual rate: more is cut off
 SCALES = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
@@ -100,6 +101,9 @@ class Page:
             *((f"gap-{number}", gap) for number, gap in enumerate(run.gaps, 1)),
             *((f"stall-{number}", stall) for number, stall in enumerate(run.stalls, 1)),
         ]
+        self._both.sort(key=lambda named: -named[1].duration_s)
+        self._left_out = len(self._both[EVENTS:])
+        del self._both[EVENTS:]
         ends = [it.begin_s + it.duration_s - run.begin_s for _, it in self._both]
         self.from_s = min([0.0, *(it.begin_s - run.begin_s for _, it in self._both)])
         self.to_s = max([run.end_s - run.begin_s, self.from_s + 0.001, *ends])
@@ -115,6 +119,18 @@ class Page:
         """Day, time and length of the run."""
         lasted = words.seconds(self.run.end_s - self.run.begin_s)
         return f"{_utc(self.run.begin_unix_s):%d %B %Y, %H:%M:%S} UTC, {lasted}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else must be known."""
+        if not self._left_out:
+            return tuple(self.run.notes)
+        count = self._left_out + len(self._both)
+        return (
+            *self.run.notes,
+            f"Of {count:,} gaps and stalls the {EVENTS:,} longest are shown; all are counted in "
+            "the figures and shares.",
+        )
 
     @cached_property
     def figures(self) -> tuple[tuple[str, str, str], ...]:
@@ -290,7 +306,7 @@ class Page:
     @property
     def entries(self) -> Iterator[Entry]:
         """Gaps and stalls, the longest first."""
-        for anchor, it in sorted(self._both, key=lambda named: -named[1].duration_s):
+        for anchor, it in self._both:
             yield Entry(anchor, tuple(self._cells(it)))
 
     def _cells(self, it: Gap | Stall) -> Iterator[Cell]:
