@@ -60,13 +60,23 @@ def test_of_very_many_gaps_the_longest_are_shown_and_that_is_said() -> None:
     assert min(bar.length_s for row in page.rows for bar in row.bars) > 0.34
     assert page.shares[-1].total_s == pytest.approx(sum(it.duration_s for it in gaps))
     assert plain(page.notes[-1]).startswith("Of 3,996 gaps and stalls the 3,000 longest are shown")
-    assert Page(run(notes=["one"])).notes == ("one",)
+    few = Page(run(notes=["one"]))
+    assert few.notes == ("one",)
+    assert not few.left_out
 
 
 @pytest.mark.parametrize("changes", [{"end_s": BEGIN_S}, {"partitions": []}, {"acked": [0] * 40}])
 def test_a_run_in_which_nothing_happened_is_a_page_too(changes: dict[str, Any]) -> None:
     it = run(gaps=[], stalls=[], marks=[], records=Records(0, 0, 0), delivery=None)
     assert "No partition stopped accepting." in render(replace(it, **changes))
+
+
+def test_a_partition_whose_gaps_are_left_out_is_not_called_quiet() -> None:
+    many = [gap("orders", p % 50, p, 2) for p in range(3000)]
+    short = gap("orders", 59, 1, 0.001)
+    it = run(partitions=[("orders", p) for p in range(60)], gaps=[*many, short], stalls=[])
+    assert "10 other partitions have none that is shown" in render(it)
+    assert "10 other partitions had neither gap nor stall" in render(replace(it, gaps=many))
 
 
 def test_the_peak_after_a_gap_is_cut_off_and_told() -> None:

@@ -102,7 +102,7 @@ class Page:
             *((f"stall-{number}", stall) for number, stall in enumerate(run.stalls, 1)),
         ]
         self._both.sort(key=lambda named: -named[1].duration_s)
-        self._left_out = len(self._both[EVENTS:])
+        self.left_out = len(self._both[EVENTS:])
         del self._both[EVENTS:]
         ends = [it.begin_s + it.duration_s - run.begin_s for _, it in self._both]
         self.from_s = min([0.0, *(it.begin_s - run.begin_s for _, it in self._both)])
@@ -123,9 +123,9 @@ class Page:
     @property
     def notes(self) -> tuple[str, ...]:
         """What else must be known."""
-        if not self._left_out:
+        if not self.left_out:
             return tuple(self.run.notes)
-        count = self._left_out + len(self._both)
+        count = self.left_out + len(self._both)
         return (
             *self.run.notes,
             f"Of {count:,} gaps and stalls the {EVENTS:,} longest are shown; all are counted in "
@@ -155,6 +155,11 @@ class Page:
             told = f"{run.delivery.lost:,} lost"
             found.append(("Broken promises", told, str(run.delivery)))
         return tuple(found)
+
+    @property
+    def letters(self) -> int:
+        """Of the longest name of a partition."""
+        return max((len(f"{row.topic}-{row.partition}") for row in self.rows), default=0)
 
     # --- the timeline ---------------------------------------------------------------------------
 
