@@ -306,21 +306,21 @@ class MetricSet:
 
 
 _sets: WeakSet[MetricSet] = WeakSet()
-_held: list[threading.Lock] = []
+_held = threading.local()  # two threads may fork at once
 after_fork: WeakSet[Any] = WeakSet()  # observers: each has a `begin_again`
 
 
 def _before_fork() -> None:
-    _held[:] = [known.lock for known in list(_sets) if known.lock.acquire(timeout=FORK_WAIT_S)]
+    locks = [known.lock for known in list(_sets)]
+    _held.locks = [lock for lock in locks if lock.acquire(timeout=FORK_WAIT_S)]
 
 
 def _after_fork_in_parent() -> None:
-    while _held:
-        _held.pop().release()
+    for lock in _held.locks:
+        lock.release()
 
 
 def _after_fork_in_child() -> None:
-    _held.clear()
     for known in [*_sets, *after_fork]:  # the sets first: observers add their parts to them
         known.begin_again()
 
