@@ -115,6 +115,11 @@ def test_the_headline_says_the_worst_and_no_more_than_is_known(
     assert (found.state, found.word, plain(found.sentence)) == (STATES[word], word, sentence)
 
 
+def test_a_name_does_not_turn_the_sentence_round() -> None:
+    turned = run(gaps=[gap("\u202egnp.exe", 0, 9, 3)])
+    assert words.headline(turned, 6).sentence.startswith("\ufffdgnp.exe-0 stopped accepting")
+
+
 def test_below_it_stands_why_whose_time_and_how_long_records_are_retried() -> None:
     assert plain(words.headline(run(gaps=ONE), 6).more) == (
         "Longest on orders-3: the connection to the leader was lost; node 3 took over from node 2. "

@@ -72,8 +72,9 @@ def between(least_s: float, most_s: float) -> str:
 
 
 def name(it: Gap | Stall) -> str:
-    """The partition, as Kafka writes it."""
-    return f"{it.topic}-{it.partition}"
+    """The partition, as Kafka writes it; without characters that would turn a sentence round."""
+    topic = "".join(letter if letter.isprintable() else "\ufffd" for letter in it.topic)
+    return f"{topic}-{it.partition}"
 
 
 def node(number: int) -> str:
