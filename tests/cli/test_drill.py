@@ -160,6 +160,13 @@ def gaps(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from partition["gaps"]
 
 
+def test_brokers_may_learn_of_the_new_topic_one_by_one() -> None:
+    with MockCluster(settings=replace(FAST, metadata_lag_s=(0.0, 0.6))) as slow:
+        shown = drill(slow, "--for", "200ms", "--partitions", "2")
+    assert shown.exit_code == 0, shown.output
+    assert "2 partitions on 3 brokers" in shown.output
+
+
 # --- a topic that is given, and moves -------------------------------------------------------------
 
 
@@ -305,7 +312,8 @@ def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drill_topic, "CONNECT_S", 0.3)
     shown = drill(None, "--bootstrap", "127.0.0.1:1")
     assert shown.exit_code == 2
-    assert "no broker answers at 127.0.0.1:1 within 0.3 s" in " ".join(shown.output.split())
+    message = "no broker answers at 127.0.0.1:1 within 0.3 s (111 ECONNREFUSED); check the address"
+    assert message in " ".join(shown.output.split())
 
 
 @pytest.mark.parametrize(
@@ -404,5 +412,8 @@ def test_sigterm_ends_a_drill_without_a_limit_and_all_is_well() -> None:
         out, _ = drilling.communicate(timeout=30)
         assert drilling.returncode == 0, out
         assert "All absorbed" in out
-        assert "2 partitions on 3 brokers, a record to each every 50 ms, until Ctrl-C" in out
+        begun = (
+            "2 partitions on 3 brokers, replication 3, a record to each every 50 ms, until Ctrl-C"
+        )
+        assert begun in " ".join(out.split())
         assert cluster.partitions() == []

@@ -31,7 +31,7 @@ from outlast.cli.drill_result import (
     client_share_s,
 )
 from outlast.cli.drill_screen import Screen
-from outlast.cli.drill_tables import length, named, ranges, show, size
+from outlast.cli.drill_tables import changed, length, named, ranges, show, size
 from outlast.cli.drill_topic import MARK, Canary, DrillError, open_canary, told
 from outlast.cli.drill_traffic import Reader
 from outlast.cli.verify import Delivery, encode
@@ -74,6 +74,14 @@ def test_copies_and_order_and_offsets() -> None:
     for number, offset in ((0, 0), (2, 1), (1, 2), (2, 3)):
         ledger.read(0, number, offset, 9.0)
     assert ledger.judge() == Delivery(3, lost=0, misplaced=2, duplicated=1, out_of_order=1)
+
+
+def test_where_no_offset_was_told_the_order_of_sending_says_what_is_lost() -> None:
+    ledger = ledger_of(-1, -1, -1)
+    ledger.read(0, 0, 7, 9.0)
+    assert (ledger.judge(), ledger.unread()) == (Delivery(3, 0, 0, 0, 0), 2)
+    ledger.read(0, 2, 8, 9.0)
+    assert (ledger.judge(), ledger.unread()) == (Delivery(3, 1, 0, 0, 0), 0)
 
 
 def test_a_record_may_be_read_before_it_is_acknowledged_and_after_it_failed() -> None:
@@ -290,6 +298,14 @@ def test_ranges(numbers: Sequence[int], text: str) -> None:
 
 def test_many_names_become_a_number() -> None:
     assert named(range(0, 200, 2)) == "100 partitions"
+
+
+def test_leaders_that_change_together_are_told_together() -> None:
+    one, two, three = (LeaderChange(1.0, p, old, new, 4) for p, old, new in
+                       ((0, 1, 2), (1, 1, 2), (2, 3, -1)))  # fmt: skip
+    assert changed([one, three, two]) == "leader of 0–1: 1 → 2, of 2: 3 → none"
+    many = [LeaderChange(1.0, p, p, p + 1, 4) for p in range(6)]
+    assert changed(many) == "other leaders of 0–5"
 
 
 def test_units() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from kafka.protocol.admin import DescribeConfigsRequest, DescribeQuorumRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from outlast.checks import parse_bootstrap
+from outlast.cli.administrator import NO_ANSWER, LastWords, opened
 from outlast.cli.check_view import Address, Broker, Cluster, Partition, Topic, Unread
 
 CONNECT_TIMEOUT_S = 3.0
@@ -58,7 +58,6 @@ TOPIC_CONFIGS = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
-NO_ANSWER = "no answer in time"
 
 CONNECTION = (
     "client_dns_lookup",
@@ -166,40 +165,19 @@ def _administrator(
         and (name in CONNECTION or name.startswith(("ssl_", "sasl_")))
     }
     timeout_ms = int(timeout_s * 1000)
-    heard = _LastWords()
-    logging.getLogger("kafka").addHandler(heard)
-    admin = KafkaAdminClient.__new__(KafkaAdminClient)  # ours even if it fails to begin
+    heard = LastWords()
+    configs = {
+        **wanted,
+        "bootstrap_servers": bootstrap_servers,
+        "client_id": "outlast-check",
+        "bootstrap_timeout_ms": timeout_ms,
+        "request_timeout_ms": timeout_ms,
+    }
     try:
-        admin.__init__(
-            bootstrap_servers=bootstrap_servers,
-            client_id="outlast-check",
-            bootstrap_timeout_ms=timeout_ms,
-            request_timeout_ms=timeout_ms,
-            **wanted,
-        )
-        yield admin
+        with opened(heard, configs) as admin:
+            yield admin
     except kafka_errors.KafkaError as error:
         raise UnreachableError(heard.reason or _said(error)) from error
-    finally:
-        logging.getLogger("kafka").removeHandler(heard)
-        if hasattr(admin, "_client"):
-            admin._closed = False
-            admin.close()
-
-
-class _LastWords(logging.Handler):
-    """Keeps why the last connection failed, which kafka-python's exceptions seldom say."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.reason = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep it, without what names the connection."""
-        text = record.getMessage()
-        if text.startswith(("Connection failed: ", "Bootstrap connection to ")):
-            text = text.partition(" failed: ")[2].partition(" (backoff ")[0]
-            self.reason = NO_ANSWER if "timed out" in text else text.rpartition("Error: ")[2]
 
 
 class _Reader:

@@ -172,7 +172,7 @@ class _Drill:
         self._tick_s = plan.tick_s or max(TICK_S, len(canary.partitions) / RECORDS_PER_S)
         self._ledger = Ledger(canary.partitions)
         self._watch = Watch(keywords, canary)
-        self._watch.look(admin)
+        self._watch.look_at_all(admin)
         mover = None
         if plan.move_every_s is not None:
             mover = Mover(keywords, canary, plan.move_every_s)
@@ -200,6 +200,7 @@ class _Drill:
             if mover.trouble:
                 self._notes.append(f"--move-leaders met trouble: {mover.trouble}")
         self._settle(reader)
+        self._watch.look_again()
         return self._result(mover.moves if mover else 0, reader)
 
     def _note_from(self, ask: Callable[[], str | None]) -> None:
@@ -266,9 +267,10 @@ class _Drill:
         count = len(canary.partitions)
         until = f"for {length(plan.for_s)}" if plan.for_s else "until Ctrl-C"
         self._console.print(f"topic {canary.topic}{', made for this drill' if canary.made else ''}")
+        copies = min(len(leader.replicas) for leader in self._watch.leaders.values())
         self._console.print(
             f"{count} {'partition' if count == 1 else 'partitions'} on {len(canary.brokers)} "
-            f"brokers, a record to each every {length(self._tick_s)}, {until}"
+            f"brokers, replication {copies}, a record to each every {length(self._tick_s)}, {until}"
         )
 
     # --- while they flow --------------------------------------------------------------------------

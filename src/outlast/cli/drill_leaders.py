@@ -21,6 +21,8 @@ from kafka.errors import KafkaError, for_code
 from outlast.cli.drill_topic import Canary, DrillError, administrator, told
 
 LOOK_EVERY_S = 0.25
+LOOK_CONNECT_S = 2.0
+KNOWN_S = 10.0
 LOOK_ANSWER_S = 1.0  # a silent broker is asked no longer, then another one
 PREFERRED = 0
 NOT_ALLOWED, NOT_NEEDED = (29, 31), 84
@@ -58,6 +60,7 @@ class Watch:
     def __init__(self, keywords: Mapping[str, Any], canary: Canary) -> None:
         self._keywords = keywords
         self._topic = canary.topic
+        self._partitions = canary.partitions
         self.leaders: dict[int, Leader] = {}
         self.changes: list[LeaderChange] = []
         self._stopping = threading.Event()
@@ -69,6 +72,30 @@ class Watch:
     def look(self, admin: KafkaAdminClient) -> None:
         """Ask once."""
         self._note(leaders(admin, self._topic), time.monotonic())
+
+    def look_at_all(self, admin: KafkaAdminClient) -> None:
+        """Ask until every partition is known: brokers learn of a new topic one by one.
+
+        Raises:
+            DrillError: they do not know it for long.
+        """
+        deadline_s = time.monotonic() + KNOWN_S
+        while set(self._partitions) - set(self.leaders):
+            self.look(admin)
+            if time.monotonic() > deadline_s:
+                raise DrillError(f"brokers do not know {self._topic}, which is there")
+            time.sleep(LOOK_EVERY_S / 10)
+
+    def look_again(self) -> None:
+        """End looking, with a last look if anybody answers: whoever waits for records is told of
+        a new leader before an administrator is.
+        """
+        self.stop()
+        with (
+            contextlib.suppress(DrillError, KafkaError),
+            administrator(self._keywords, LOOK_ANSWER_S, LOOK_CONNECT_S) as admin,
+        ):
+            self.look(admin)
 
     def start(self) -> None:
         """Begin to look."""
@@ -84,7 +111,7 @@ class Watch:
         while not self._stopping.is_set():
             with (
                 contextlib.suppress(DrillError),
-                administrator(self._keywords, LOOK_ANSWER_S) as admin,
+                administrator(self._keywords, LOOK_ANSWER_S, LOOK_CONNECT_S) as admin,
             ):
                 self._keep_looking(admin)
             self._stopping.wait(LOOK_EVERY_S)  # no broker answered: the partitions tell
@@ -148,7 +175,7 @@ class Mover:
         return f"<Mover {self.moves} moves>"
 
     def check(self, admin: KafkaAdminClient) -> None:
-        """Whether leaders may be moved, asked by an election that changes nothing.
+        """Whether leaders may be moved, asked by an election of the first replicas.
 
         Raises:
             DrillError: there is no second replica, or the user may not.

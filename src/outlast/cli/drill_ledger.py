@@ -30,7 +30,7 @@ class Story:
 
     sent_s: float
     acked_s: float | None = None
-    offset: int = -1  # as acknowledged
+    offset: int = -1  # as acknowledged; −1: not told (a broker that knew it as a repeat)
     failed_s: float | None = None
     read_s: float | None = None
     read_offset: int = -1
@@ -39,10 +39,6 @@ class Story:
         """When the last thing to expect happened. A failed record may still be read one day."""
         told_s = self.acked_s if self.failed_s is None else self.failed_s
         return None if told_s is None or self.read_s is None else max(told_s, self.read_s)
-
-    def lost(self, position: int) -> bool:
-        """It was acknowledged, and is not where a reader at this position has been."""
-        return self.acked_s is not None and self.read_s is None and self.offset < position
 
 
 @dataclass(slots=True)
@@ -110,7 +106,7 @@ class Ledger:
             of, story = self._of[partition], self._of[partition].stories[number]
             story.acked_s, story.offset = now, offset
             of.acknowledged += 1
-            of.misplaced += story.read_s is not None and story.read_offset != offset
+            of.misplaced += story.read_s is not None and 0 <= offset != story.read_offset
             of.last_ack_s = now
             of.longest_wait_s = max(of.longest_wait_s, now - story.sent_s)
             self._acked_in[int(now - self._begin_s)] += 1
@@ -138,7 +134,7 @@ class Ledger:
             of.newest_read = max(of.newest_read, number)
             story.read_s, story.read_offset = now, offset
             of.longest_read_s = max(of.longest_read_s, now - story.sent_s)
-            of.misplaced += story.acked_s is not None and story.offset != offset
+            of.misplaced += story.acked_s is not None and 0 <= story.offset != offset
 
     # --- what is asked ----------------------------------------------------------------------------
 
@@ -154,10 +150,11 @@ class Ledger:
         """Records that were acknowledged and not read yet."""
         with self._lock:
             return sum(
-                story.acked_s is not None and story.read_s is None
+                story.acked_s is not None
+                and story.read_s is None
+                and not _passed(of, number, story)
                 for of in self._of.values()
-                for story in of.stories.values()
-                if story.offset >= of.position
+                for number, story in of.stories.items()
             )
 
     def oldest_s(self, partition: int) -> float | None:
@@ -199,14 +196,21 @@ class Ledger:
             )
 
 
+def _passed(of: PartitionLedger, number: int, story: Story) -> bool:
+    """It was acknowledged, and the reader has been beyond it without seeing it."""
+    if story.acked_s is None or story.read_s is not None:
+        return False
+    return story.offset < of.position if story.offset >= 0 else number < of.newest_read
+
+
 def _lost(of: PartitionLedger) -> int:
-    return of.lost + sum(story.lost(of.position) for story in of.stories.values())
+    return of.lost + sum(_passed(of, number, story) for number, story in of.stories.items())
 
 
 def _forget(of: PartitionLedger, before_s: float) -> None:
     """Stories that were over by then, and records that were lost by then."""
     for number, story in list(of.stories.items()):
-        lost = story.lost(of.position)
+        lost = _passed(of, number, story)
         over_s = story.acked_s if lost else story.over_s()
         if over_s is not None and over_s < before_s:
             of.lost += lost

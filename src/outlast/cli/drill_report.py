@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from outlast.cli.drill_leaders import LeaderChange
 from outlast.cli.drill_result import Result
-from outlast.cli.drill_tables import named
+from outlast.cli.drill_tables import changed
 from outlast.cli.report import Mark, Records, Run
 
 
@@ -37,14 +38,7 @@ def page(result: Result) -> Run:
 
 def _marks(result: Result) -> list[Mark]:
     """Changes of leaders that were seen in one look are one mark."""
-    moments: dict[tuple[float, int, int], list[int]] = {}
+    moments: dict[float, list[LeaderChange]] = {}
     for change in result.leader_changes:
-        moments.setdefault((change.at_s, change.old, change.new), []).append(change.partition)
-    return [
-        Mark(at_s, f"leader of {named(of)}: {_node(old)} → {_node(new)}")
-        for (at_s, old, new), of in moments.items()
-    ]
-
-
-def _node(number: int) -> str:
-    return "none" if number < 0 else str(number)
+        moments.setdefault(change.at_s, []).append(change)
+    return [Mark(at_s, changed(changes)) for at_s, changes in moments.items()]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from outlast.cli.drill_leaders import Watch
 from outlast.cli.drill_ledger import Ledger
-from outlast.cli.drill_tables import length, named
+from outlast.cli.drill_tables import changed, length, named, node
 from outlast.cli.tables import PHASE_STYLES
 from outlast.engine.messages import Gap, Stall
 
@@ -84,15 +84,14 @@ class Screen:
     def _tell_changes(self) -> None:
         new = self._watch.changes[self._changes_told :]
         self._changes_told += len(new)
-        for old, to in sorted({(change.old, change.new) for change in new}):
-            of = [change.partition for change in new if (change.old, change.new) == (old, to)]
-            self.say(f"leader of {named(of)}: {_node(old)} → {_node(to)}")
+        if new:
+            self.say(changed(new))
 
     def _tell_gaps(self, gaps: dict[int, Gap]) -> None:
         opened = [g for n, g in gaps.items() if g.ended_by is None and n not in self._gaps]
         for cause, leader in sorted({(gap.cause.value, gap.old_leader) for gap in opened}):
             of = [g.partition for g in opened if (g.cause.value, g.old_leader) == (cause, leader)]
-            self.say(f"gap: {named(of)} ({cause}, leader {_node(leader)})")
+            self.say(f"gap: {named(of)} ({cause}, leader {node(leader)})")
         ended = [gap for n, gap in gaps.items() if gap.ended_by and not self._over(n)]
         if ended:
             longest_s = max(gap.duration_s for gap in ended)
@@ -148,7 +147,7 @@ class Screen:
         unread_s = now - (of.last_read_s or self.begin_s)
         return [
             str(partition),
-            _node(leader.node_id if leader else -1),
+            node(leader.node_id if leader else -1),
             self._state(partition, gap, stall),
             f"{of.acknowledged:,}",
             str(len(own) or ""),
@@ -180,7 +179,3 @@ class Screen:
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self.begin_s
-
-
-def _node(number: int) -> str:
-    return "none" if number < 0 else str(number)

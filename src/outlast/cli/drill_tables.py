@@ -9,11 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outlast.cli.drill_leaders import LeaderChange
 from outlast.cli.drill_result import PartitionResult, Result, Verdict, client_share_s
 from outlast.cli.tables import LEGEND, gap_table
 from outlast.engine.messages import Gap, Stall
 
 LONGEST_NAMES = 40
+WAYS_SHOWN = 4
 SHOWN = 24  # gaps and stalls one by one, the longest; and partitions in a table, the worst
 
 EXPLAINED = (
@@ -209,6 +211,24 @@ def named(numbers: Sequence[int]) -> str:
     """The partitions, or how many they are."""
     text = ranges(numbers)
     return text if len(text) <= LONGEST_NAMES else f"{len(set(numbers))} partitions"
+
+
+def changed(changes: Sequence[LeaderChange]) -> str:
+    """Changes of leaders that were seen together, such as: leader of 0–2: 1 → 2, of 3: 1 → 3."""
+    ways = sorted({(change.old, change.new) for change in changes})
+    if len(ways) > WAYS_SHOWN:
+        return f"other leaders of {named([change.partition for change in changes])}"
+    told = [
+        f"of {named([c.partition for c in changes if (c.old, c.new) == (old, new)])}: "
+        f"{node(old)} → {node(new)}"
+        for old, new in ways
+    ]
+    return f"leader {', '.join(told)}"
+
+
+def node(number: int) -> str:
+    """A broker's number, or that there is none."""
+    return "none" if number < 0 else str(number)
 
 
 def length(seconds: float) -> str:

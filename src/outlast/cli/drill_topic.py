@@ -10,10 +10,11 @@ Rule: whatever is wrong is a `DrillError`, a sentence for the user that says wha
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +28,14 @@ from kafka.errors import (
     for_code,
 )
 
+from outlast.cli.administrator import LastWords, opened
 from outlast.cli.producer_config import for_client
 
 MARK = "outlast-drill"  # header of a drill's records, and how topics made for drills begin
 CONNECT_S = 10.0
 ANSWER_S = 10.0
 DELETE_ANSWER_S = 2.0
-READY_S = 20.0
+READY_S, READY_PAUSE_S = 20.0, 0.02
 DELETE_TRIES = 8  # each may meet a dead broker that is still listed
 LOOK_RECORDS = 100_000
 LOOK_S = 30.0
@@ -59,26 +61,34 @@ class Canary:
 
 @contextmanager
 def administrator(
-    keywords: Mapping[str, Any], answer_s: float = ANSWER_S
+    keywords: Mapping[str, Any], answer_s: float = ANSWER_S, connect_s: float | None = None
 ) -> Iterator[KafkaAdminClient]:
-    """An admin client for the cluster that a producer with these keywords writes to."""
+    """An admin client for the cluster that a producer with these keywords writes to.
+
+    Raises:
+        DrillError: no broker answers within `connect_s` (else `CONNECT_S`), or it refuses us.
+    """
+    connect_s = CONNECT_S if connect_s is None else connect_s
     addresses = keywords.get("bootstrap_servers", "localhost")
-    try:
-        admin = KafkaAdminClient(
-            **for_client(keywords, KafkaAdminClient),
-            client_id=MARK,
-            bootstrap_timeout_ms=int(CONNECT_S * 1000),
-            request_timeout_ms=int(answer_s * 1000),
-            reconnect_backoff_max_ms=1000,
-        )
-    except KafkaTimeoutError:
-        raise DrillError(
-            f"no broker answers at {addresses} within {CONNECT_S:g} s; check the address, and the "
-            "security settings if the brokers use TLS or SASL"
-        ) from None
-    except (KafkaError, OSError, ValueError) as error:
-        raise DrillError(f"cannot connect to {addresses}: {told(error)}") from None
-    with closing(admin):
+    heard = LastWords()
+    configs = {
+        **for_client(keywords, KafkaAdminClient),
+        "client_id": MARK,
+        "bootstrap_timeout_ms": int(connect_s * 1000),
+        "request_timeout_ms": int(answer_s * 1000),
+        "reconnect_backoff_max_ms": 1000,
+    }
+    with contextlib.ExitStack() as stack:
+        try:
+            admin = stack.enter_context(opened(heard, configs))
+        except KafkaTimeoutError:
+            why = f" ({heard.reason})" if heard.reason else ""
+            raise DrillError(
+                f"no broker answers at {addresses} within {connect_s:g} s{why}; check the address, "
+                "and the security settings if the brokers use TLS or SASL"
+            ) from None
+        except (KafkaError, OSError, ValueError) as error:
+            raise DrillError(f"cannot connect to {addresses}: {told(error)}") from None
         yield admin
 
 
@@ -99,9 +109,10 @@ def open_canary(
         if topic is not None:
             return Canary(topic, _given(admin, keywords, topic), brokers, made=False)
         name = f"{MARK}-{drill_id}"
-        _make(admin, name, partitions or 2 * len(brokers), len(brokers))
+        count = partitions or 2 * len(brokers)
+        _make(admin, name, count, len(brokers))
         try:
-            return Canary(name, _made(admin, name), brokers, made=True)
+            return Canary(name, _made(admin, name, count), brokers, made=True)
         except BaseException:
             admin.delete_topics([name], raise_errors=False)
             raise
@@ -266,9 +277,16 @@ def _make(admin: KafkaAdminClient, name: str, partitions: int, brokers: int) -> 
         )
 
 
-def _made(admin: KafkaAdminClient, name: str) -> tuple[int, ...]:
-    """Its partitions, once all have a leader and all replicas are in sync, if that is soon."""
+def _made(admin: KafkaAdminClient, name: str, partitions: int) -> tuple[int, ...]:
+    """Its partitions, once whichever broker is asked knows all of them and their leaders."""
     admin.wait_for_topics([name], timeout_ms=int(READY_S * 1000))
-    (found,) = admin.describe_topics([name])
-    _check_rights(name, found["authorized_operations"])
-    return tuple(sorted(part["partition_index"] for part in found["partitions"]))
+    deadline_s = time.monotonic() + READY_S
+    while True:
+        (found,) = admin.describe_topics([name])  # perhaps of another broker than before
+        led = [part["partition_index"] for part in found["partitions"] if part["leader_id"] >= 0]
+        if len(led) == partitions:
+            _check_rights(name, found["authorized_operations"])
+            return tuple(sorted(led))
+        if time.monotonic() > deadline_s:
+            raise DrillError(f"topic {name!r} was made, and has no leaders within {READY_S:g} s")
+        time.sleep(READY_PAUSE_S)
