@@ -41,7 +41,7 @@ ROUND_TRIPS = 10
 SETTLING_S = 4.0  # a node is well again → its replicas are in sync again
 USUAL_OF = 15  # acks
 INIT_PRODUCER_ID = 22
-TAKING_OVER_S = 0.5  # a new leader denies that it is one for a while, and its followers find it
+DENIED_S = 0.5  # for so long a new leader may deny that it is one, before its followers find it
 SHORT_BACKOFF_S = 0.1  # of followers after a move: nobody is stuck for so little
 
 
@@ -89,6 +89,7 @@ def _of_one(
     own = [t for t in troubles.log if t.strikes(partition, replicas)]
     others = [t for t in troubles.log if t.kind in HOLDS_OTHERS and t not in own]
     moves = [e for e in sim.cluster.elections if (e.topic, e.partition) == ("t", partition)]
+    taking_over_s = DENIED_S + 2 * longest(sim.cluster.settings.fetch_backoff_s)
     found_s = SETTLING_S + settings.request_timeout_s + settings.connection_setup_timeout_s
     for begin_s, end_s in waits:
         leads = [(e.epoch, e.leader) for e in moves if e.at_s < begin_s]
@@ -100,7 +101,7 @@ def _of_one(
         causes = [
             t
             for t in others
-            if t.touches(begin_s - settings.ack_wait_s, end_s, TAKING_OVER_S if t.is_move else 0.0)
+            if t.touches(begin_s - settings.ack_wait_s, end_s, taking_over_s if t.is_move else 0.0)
             and (t.partition is None or node in known[t.partition].replicas)
         ]
         yield HoldUp(partition, node, begin_s, end_s, tuple(causes))
