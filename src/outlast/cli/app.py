@@ -316,15 +316,17 @@ def drill(
     ] = None,
     report: Report = None,
 ) -> None:
-    """Measure what failovers of a cluster do to its writers and readers, with a topic of its own.
+    """Measure what failovers of a cluster do to those who write and read.
 
-    Writes a record to each partition every tick and reads it back, while you stop, kill and start
-    brokers, or --move-leaders moves its own. Shows gaps and stalls as they come, and at the end
-    whose time they were, when reading went on, and whether the retry budget outlasts the longest.
-    Touches no other topic.
+    Writes a record to each partition of a topic of its own every tick and
+    reads it back, while you stop, kill and start brokers (or --move-leaders
+    moves its own). Shows gaps and stalls as they come, and at the end whose
+    time they were, when reading went on, and whether the retry budget
+    outlasts the longest. Touches no other topic. More in docs/drill.md.
 
-    Exit code 0: all absorbed. 1: senders were told of failures, or what was acknowledged is not in
-    the log as promised. 2: it could not be run. 3: ended before all was known.
+    Exit code 0: all absorbed. 1: senders were told of failures, or what was
+    acknowledged is not in the log as promised. 2: it could not be run.
+    3: ended before all was known.
     """
     from outlast.cli.drill import run
     from outlast.cli.drill_plan import plan

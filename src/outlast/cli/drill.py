@@ -87,7 +87,7 @@ def run(plan: Plan, *, json_file: str | None = None, report: Path | None = None)
         errors.print(Text(f"outlast drill: {error}", "red"))
         return UNUSABLE
     except KeyboardInterrupt:
-        errors.print("outlast drill: ended before the first record was written")
+        errors.print("outlast drill: ended before it had begun")
         return UNUSABLE
     show(console, result)
     saved = report is None or save(page(result), report, console)
@@ -156,10 +156,13 @@ class _Drill:
 
         Raises:
             DrillError: the cluster cannot be used.
-            KeyboardInterrupt: before the first record.
+            KeyboardInterrupt: before it had begun.
         """
-        with ExitStack() as stack:
-            result = self._run(stack)
+        try:
+            with ExitStack() as stack:
+                result = self._run(stack)
+        except KafkaError as error:
+            raise DrillError(f"the cluster does not answer as it should: {told(error)}") from error
         return replace(result, notes=tuple(self._notes))
 
     def _run(self, stack: ExitStack) -> Result:
@@ -201,6 +204,7 @@ class _Drill:
                 self._notes.append(f"--move-leaders met trouble: {mover.trouble}")
         self._settle(reader)
         self._watch.look_again()
+        self._screen.refresh(self._gaps.values(), self._stalls.values())
         return self._result(mover.moves if mover else 0, reader)
 
     def _note_from(self, ask: Callable[[], str | None]) -> None:

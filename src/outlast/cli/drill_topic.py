@@ -36,6 +36,7 @@ CONNECT_S = 10.0
 ANSWER_S = 10.0
 DELETE_ANSWER_S = 2.0
 READY_S, READY_PAUSE_S = 20.0, 0.02
+NEWS_S = 0.5  # by then every broker has heard of a topic
 DELETE_TRIES = 8  # each may meet a dead broker that is still listed
 LOOK_RECORDS = 100_000
 LOOK_S = 30.0
@@ -103,21 +104,19 @@ def open_canary(
 
     Raises:
         DrillError: there is no such topic, it holds foreign records, or something is not allowed.
+        KafkaError: a broker does not answer as it should.
     """
+    brokers = tuple(sorted(b["broker_id"] for b in admin.describe_cluster()["brokers"]))
+    if topic is not None:
+        return Canary(topic, _given(admin, keywords, topic), brokers, made=False)
+    name = f"{MARK}-{drill_id}"
+    count = partitions or 2 * len(brokers)
+    _make(admin, name, count, len(brokers))
     try:
-        brokers = tuple(sorted(b["broker_id"] for b in admin.describe_cluster()["brokers"]))
-        if topic is not None:
-            return Canary(topic, _given(admin, keywords, topic), brokers, made=False)
-        name = f"{MARK}-{drill_id}"
-        count = partitions or 2 * len(brokers)
-        _make(admin, name, count, len(brokers))
-        try:
-            return Canary(name, _made(admin, name, count), brokers, made=True)
-        except BaseException:
-            admin.delete_topics([name], raise_errors=False)
-            raise
-    except KafkaError as error:
-        raise DrillError(f"the cluster does not answer as it should: {told(error)}") from error
+        return Canary(name, _made(admin, name, count), brokers, made=True)
+    except BaseException:
+        admin.delete_topics([name], raise_errors=False)
+        raise
 
 
 def delete(keywords: Mapping[str, Any], canary: Canary) -> str | None:
@@ -149,7 +148,7 @@ def told(error: BaseException) -> str:
 
 
 def _given(admin: KafkaAdminClient, keywords: Mapping[str, Any], topic: str) -> tuple[int, ...]:
-    (found,) = admin.describe_topics([topic])
+    found = _described(admin, topic)
     code = found["error_code"]
     if code == NO_SUCH_TOPIC:
         raise DrillError(
@@ -168,6 +167,18 @@ def _given(admin: KafkaAdminClient, keywords: Mapping[str, Any], topic: str) -> 
     partitions = tuple(sorted(led))
     _look_through(keywords, topic, partitions)
     return partitions
+
+
+def _described(admin: KafkaAdminClient, topic: str) -> dict[str, Any]:
+    """As a broker describes it; asked again for a moment, as one may not know what others do."""
+    deadline_s = time.monotonic() + NEWS_S
+    while True:
+        found: dict[str, Any] = admin.describe_topics([topic])[0]
+        led = all(part["leader_id"] >= 0 for part in found["partitions"])
+        settled = found["error_code"] != NO_SUCH_TOPIC and led
+        if settled or time.monotonic() > deadline_s:
+            return found
+        time.sleep(READY_PAUSE_S)
 
 
 def _check_rights(topic: str, operations: list[str] | None) -> None:
