@@ -22,6 +22,7 @@ from outlast import KafkaProducer
 from outlast.cli import drill as command, drill_topic
 from outlast.testing import FAST, Error, MockCluster
 from tests.cli.drills import WRITING, Spy, drill, meanwhile, spied, told, written
+from tests.cli.tls import behind_tls, certificate, needs_openssl
 
 PRODUCE, FETCH, METADATA, INIT_PRODUCER_ID = 0, 1, 3, 22
 CREATE_TOPICS, ELECT_LEADERS = 19, 43
@@ -333,6 +334,22 @@ def test_bad_usage(arguments: list[str], message: str) -> None:
     shown = drill(None, "--bootstrap", "127.0.0.1:1", *arguments, columns=200)
     assert shown.exit_code == 2
     assert message in shown.output
+
+
+# --- how it reaches the cluster -------------------------------------------------------------------
+
+
+@needs_openssl
+def test_the_settings_of_a_file_reach_writer_reader_and_administrator(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    file = tmp_path / "producer.properties"
+    file.write_text(f"security.protocol=SSL\nssl_cafile={cert}\nacks=all\nclient.id=app\n")
+    with MockCluster() as cluster, behind_tls(cluster, (cert, key)) as addresses:
+        where = ["--bootstrap-servers", addresses, "--config", str(file)]
+        shown = drill(None, *where, "--for", "300ms", "--partitions", "2", "--move-leaders")
+        assert shown.exit_code == 0, shown.output
+        assert "All absorbed" in shown.output
+        assert cluster.partitions() == []
 
 
 # --- how it ends ----------------------------------------------------------------------------------
