@@ -118,7 +118,7 @@ LANES = (
     Mutant(
         "who stands in line stays there",
         "Nobody is sent again on account of a line, and each of it is served in turn.",
-        edit("answers.Answers._steer", "stuck or self._is_long_line(link, told, now)", "stuck"),
+        edit("answers.Answers.tick", "if self._is_long_line(link, link.late, now)", "if False"),
         in_line("test_no_neighbour_waits_longer_than_two_ack_waits_when_it_begins", 0),
     ),
     Mutant(

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from outlast.engine.batch import Attempt, Batch
@@ -35,6 +36,7 @@ from outlast.engine.queue import FailureReason
 from outlast.engine.verdict import Judgement, Verdict, judge, judge_abort
 
 UNKNOWN_SERVER_ERROR = -1
+LINE_GRACE_S = 0.05  # within it the next answer comes, unless that is late, too
 
 
 class Answers:
@@ -95,21 +97,39 @@ class Answers:
             link.stalled_s = now
         elif waits_s and not behind:
             lanes.sample(link.node_id, waits_s)
-        if link.pending and (stuck or self._is_long_line(link, told, now)):
+        if link.pending and stuck:
             self._clear_lane(link, now)
+        elif self._is_long_line(link, {place.tp for place, _, _ in told}, now):
+            link.late = {place.tp for place, _, _ in told}
+            begun_s = max(now, link.pending[0].sent_s + link.quickest_s)
+            link.line_due_s = begun_s + LINE_GRACE_S
 
-    def _is_long_line(
-        self, link: Link, told: Sequence[tuple[Partition, Batch, Attempt]], now: float
-    ) -> bool:
-        """Whether others than those of this answer, which may well be the late ones, would wait
+    def tick(self, now: float) -> None:
+        """Leave lines whose next request is not answered at once, either. (It is where a node, the
+        network or this process stood still, or where only the one answer was late.)
+        """
+        for link in self._hub.brokers:
+            if now >= link.line_due_s:
+                link.line_due_s = inf
+                if self._is_long_line(link, link.late, now):
+                    self._clear_lane(link, now)
+
+    def next_deadline(self) -> float | None:
+        """When to `tick`, if nothing comes before."""
+        due = (link.line_due_s for link in self._hub.brokers if link.line_due_s < inf)
+        return min(due, default=None)
+
+    def _is_long_line(self, link: Link, late: Collection[tuple[str, int]], now: float) -> bool:
+        """Whether others than those of the last answer, which may well be the late ones, would wait
         behind a line of more than twice the ack wait. All sent again go together, in one request.
         """
+        if not link.pending:
+            return False
         if link.role is not Role.OPEN or self._hub.lanes.shared(link):
             return False
         last_s = now - link.pending[-1].sent_s + len(link.pending) * link.served_s
         if last_s <= 2 * self._hub.lanes.ack_wait_s(link.node_id):
             return False
-        late = {place.tp for place, _, _ in told}
         others = [place for pending in link.pending for place, _ in pending.batches]
         return any(place.tp not in late for place in others + self._hub.waiting_for(link, now))
 

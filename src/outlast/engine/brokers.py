@@ -63,6 +63,8 @@ class Link:
         "cut_bytes",
         "failing_since_s",
         "failures",
+        "late",
+        "line_due_s",
         "narrow_bytes",
         "narrow_until_s",
         "node_id",
@@ -90,7 +92,9 @@ class Link:
         self.answered_s = 0.0  # the last answer on this connection, its handshake included
         self.answer_times_s: deque[float] = deque(maxlen=ANSWERS_KEPT)
         self.served_s = 0.0  # what the last answer took, apart from those that were before it
-        self.quickest_s = inf  # the least of these ever: the way there and back, and a usual ack
+        self.quickest_s = inf  # the least of one that had no other before it: the way and an ack
+        self.late: Collection[tuple[str, int]] = ()  # partitions of the last late answer
+        self.line_due_s = inf  # when to see whether the others stand in line behind a late answer
         self.stalled_s = 0.0  # when the last answer came that a follower had held back
         self.throttled_until_s = 0.0  # the broker reads nothing from us before (KIP-219)
         self.failures = 0  # connects in a row that came to nothing
@@ -230,7 +234,9 @@ class Brokers:
             return None
         pending = link.pending.popleft()
         link.served_s = now - max(pending.sent_s, before_s)
-        link.quickest_s = min(link.quickest_s, link.served_s)
+        link.line_due_s = inf
+        if pending.sent_s >= before_s:  # else the way is not in it
+            link.quickest_s = min(link.quickest_s, link.served_s)
         link.answer_times_s.append(now - pending.sent_s)
         if link.cut_bytes and pending.size_bytes >= link.cut_bytes:
             link.cut_bytes = 0
@@ -246,6 +252,7 @@ class Brokers:
             self.closed.append((now, link.connection))
         unanswered = list(link.pending)
         link.pending.clear()
+        link.line_due_s = inf
         link.connection = None
         link.ready = False
         return unanswered

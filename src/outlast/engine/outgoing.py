@@ -75,10 +75,11 @@ class Outgoing:
             if not link.pending:
                 self._send_in_turn(link, due, now)
             return
-        patient = link.served_s > SEALING_MAX_S and now < link.answered_s + SEALING_MAX_S
+        in_flight_max = self._in_flight_max(link)
+        patient = now < patient_until_s(link) and len(link.pending) < in_flight_max
         if patient and self._sealing(link, due, now):
             return  # what misses this request would wait for longer
-        while len(link.pending) < self._in_flight_max(link):
+        while len(link.pending) < in_flight_max:
             if not self._send_one(link, self._sharing(link, due), now):
                 return
 
@@ -107,6 +108,8 @@ class Outgoing:
     def _sealing(self, link: Link, due: Sequence[tuple[Partition, int]], now: float) -> bool:
         """Have the bytes of all that may go made; whether some are still being compressed."""
         assert link.connection is not None
+        if not self._hub.settings.compression:
+            return False
         sealing = False
         for place, leader_epoch in due:
             batch = place.next_batch(link.connection, leader_epoch, now)
@@ -192,3 +195,8 @@ class Outgoing:
         if settings.acks == 0:  # handed over is all that will ever be known
             for place, batch in chosen:
                 self._hub.settle(place, place.accept(batch, -1, -1, now), now)
+
+
+def patient_until_s(link: Link) -> float:
+    """Until when a request waits for bytes that are being compressed."""
+    return link.answered_s + SEALING_MAX_S if link.served_s > SEALING_MAX_S else 0.0

@@ -48,7 +48,7 @@ from outlast.engine.metadata import (
     TopicFound,
     TopicRecreated,
 )
-from outlast.engine.outgoing import Outgoing
+from outlast.engine.outgoing import Outgoing, patient_until_s
 from outlast.engine.pressure import Pressure
 from outlast.engine.queue import FailureReason
 from outlast.engine.rng import Rng
@@ -208,6 +208,7 @@ class Sender:
                     self._answers.give_up(link, judge_timeout(), "no answer in time", now)
                 else:
                     self._close(link, now)
+        self._answers.tick(now)
         self._hub.tell(self._hub.recorder.tick(now))
         self._hub.tell(self._hub.stalls.tick(now))
         self._advance(now)
@@ -232,6 +233,7 @@ class Sender:
             self._hub.recorder.next_deadline(now),
             self._hub.stalls.next_deadline(now),
             self._silence.next_deadline(looked_s),
+            self._answers.next_deadline(),
             self._aftermath.next_deadline(),
             self._pressure.next_deadline(),
             self._hub.lanes.next_deadline(),
@@ -247,7 +249,11 @@ class Sender:
                 if leader is not None:
                     own = self._hub.lanes.own_link(place, leader.node_id)
                     for link in (own, self._hub.lanes.link(own)):
-                        wait_s = link.retry_s if link.down else link.throttled_until_s
+                        wait_s = link.throttled_until_s
+                        if link.down:
+                            wait_s = link.retry_s
+                        elif wait_s <= looked_s:
+                            wait_s = patient_until_s(link)
                         if wait_s > looked_s:
                             times.append(wait_s)
         idle_s = self._hub.settings.connections_max_idle_s
