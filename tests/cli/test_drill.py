@@ -430,7 +430,7 @@ def test_sigterm_ends_a_drill_without_a_limit_and_all_is_well() -> None:
         assert drilling.returncode == 0, out
         assert "All absorbed" in out
         begun = (
-            "2 partitions on 3 brokers, replication 3, a record to each every 50 ms, until Ctrl-C"
+            "2 partitions on 3 brokers, replication 3 a record to each every 50 ms, until Ctrl-C"
         )
         assert begun in " ".join(out.split())
         assert cluster.partitions() == []

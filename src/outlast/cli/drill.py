@@ -274,8 +274,9 @@ class _Drill:
         copies = min(len(leader.replicas) for leader in self._watch.leaders.values())
         self._console.print(
             f"{count} {'partition' if count == 1 else 'partitions'} on {len(canary.brokers)} "
-            f"brokers, replication {copies}, a record to each every {length(self._tick_s)}, {until}"
+            f"brokers, replication {copies}"
         )
+        self._console.print(f"a record to each every {length(self._tick_s)}, {until}")
 
     # --- while they flow --------------------------------------------------------------------------
 
