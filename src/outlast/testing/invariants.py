@@ -135,12 +135,13 @@ def _behind_the_stuck(
     leader said ends with its time as leader.
     """
     carried: dict[int, list[WireAttempt]] = {}
-    told: dict[tuple[int, TopicPartition], list[tuple[float, int]]] = {}
+    told: dict[tuple[int, TopicPartition], list[tuple[float, bool]]] = {}  # by a 7 with an offset?
     for attempt in attempts(sim.network.requests):
         carried.setdefault(id(attempt.request), []).append(attempt)
         if attempt.code is not None and attempt.ended_at is not None:
             at_node = told.setdefault((attempt.request.node_id, attempt.tp), [])
-            at_node.append((attempt.ended_at, attempt.code))
+            stuck = attempt.code == REQUEST_TIMED_OUT and attempt.base_offset >= 0
+            at_node.append((attempt.ended_at, stuck))
     elected_s: dict[TopicPartition, list[float]] = {}
     for election in sim.cluster.elections:
         elected_s.setdefault((election.topic, election.partition), []).append(election.at_s)
@@ -150,7 +151,7 @@ def _behind_the_stuck(
             since_s = max((s for s in elected_s.get(attempt.tp, ()) if s <= by_s), default=0.0)
             words = told.get((request.node_id, attempt.tp), ())
             known = [word for word in words if since_s <= word[0] <= by_s]
-            if known and max(known, key=lambda word: word[0])[1] == REQUEST_TIMED_OUT:
+            if known and max(known, key=lambda word: word[0])[1]:
                 yield (
                     f"at {request.sent_at} s a second request is under way in a slow lane, and "
                     f"{attempt.tp[0]}-{attempt.tp[1]} is stuck"
