@@ -99,8 +99,15 @@ def read(values: Mapping[str, Any], topics: Sequence[str] | None, timeout_s: flo
             return cluster
         silent[str(way)] = why
     silent |= {address.name: address.refused for address in addresses if address.refused}
-    each = "; ".join(f"{way}: {why}" for way, why in silent.items())
-    raise UnreachableError(f"no broker can be reached ({each})")
+    raise UnreachableError(f"no broker can be reached ({_together(silent)})")
+
+
+def _together(silent: Mapping[str, str]) -> str:
+    """Addresses with the same reason are told together."""
+    ways: dict[str, list[str]] = {}
+    for way, why in silent.items():
+        ways.setdefault(why, []).append(way)
+    return "; ".join(f"{', '.join(named)}: {why}" for why, named in ways.items())
 
 
 def _read_by(

@@ -162,7 +162,7 @@ def listeners(known: Known) -> Iterator[Finding]:
         where = f"node {broker.node_id} at {_address(broker)}"
         if broker.unreachable:
             said = f"{where} does not answer: {broker.unreachable}"
-            yield Finding(ERROR, said, "advertised.listeners that clients can reach")
+            yield Finding(ERROR, said, "have it up, and at an address that clients can reach")
         elif remote and _loops(broker.host):
             said = f"{where}: that is this machine, and {remote[0]} is another"
             yield Finding(WARNING, said, "advertised.listeners that clients can reach")
