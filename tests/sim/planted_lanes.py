@@ -81,7 +81,7 @@ LANES = (
     Mutant(
         "the open lane is kept",
         "What is in flight behind a stuck one waits its turn, one ack wait for each request.",
-        edit("answers.Answers._steer", "if stuck and link", "if False and link"),
+        edit("answers.Answers._steer", "if link.pending and stuck", "if False"),
         BEHIND,
     ),
     Mutant(
