@@ -1,5 +1,5 @@
-"""One real Kafka for the whole run, used last. And which tests measure the machine's time, which are
-told on a virtual clock, and which do neither.
+"""One real Kafka for the whole run, used last. And which tests measure the machine's time, and which
+are told on a virtual clock.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What measures the least comes last, but for the real cluster."""
     late = {"virtual": 1, "real": 2}
     items.sort(key=lambda item: max((late.get(m.name, 0) for m in item.iter_markers()), default=0))
 

@@ -101,9 +101,9 @@ class TestSlowLeader:
             slower = Slow(node=leader, delay_s=3.0)
             server.call(lambda cluster, _: cluster.faults.append(slow))
             with Load(producer, TOPIC, 1, RATE) as load:
-                until(lambda: slow.used > 16, "more late answers than make the usual time", timeout_s=40.0)
+                until(lambda: slow.used > 16, "late answers are usual", timeout_s=40.0)
                 server.call(lambda cluster, _: cluster.faults.__setitem__(0, slower))
-                until(lambda: slower.used > 1, "an answer that is later yet, and the next request", timeout_s=40.0)
+                until(lambda: slower.used > 1, "an answer is later yet", timeout_s=40.0)
                 server.call(lambda cluster, _: cluster.faults.clear())
                 ledger = load.stop()
             assert str(account(ledger, log_of(server, 1))) == CLEAN
