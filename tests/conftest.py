@@ -1,5 +1,5 @@
-"""One real Kafka for the whole run, used last. And which tests measure the machine's time, and which
-are told on a virtual clock.
+"""One real Kafka for the whole run, used last. And which tests measure the time of the machine, and
+which are told on a virtual clock.
 """
 
 from __future__ import annotations
