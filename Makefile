@@ -22,13 +22,18 @@ demo: $(VENV)/.user ## a 3-broker mock cluster, a leader killed under load, a ga
 simulate: $(VENV)/.user ## random failovers on a virtual clock (SEEDS=1:20000 JOBS=1)
 	$(BIN)/outlast simulate --seeds $(SEEDS) --jobs $(JOBS)
 
-# Two runs at a time: tests that measure how long things take, or need a real Kafka; and beside them
-# all others, with a lower priority, for whom a busy machine is as good as an idle one.
+# Three runs at a time: tests that measure how long things take, or need a real Kafka; and beside them,
+# with lower priorities, those that have time, and those whose time is virtual, which only compute.
 test: lint java prometheus chromium ## lint and all tests, those on a real Kafka and Prometheus included
-	@nice -n 10 $(BIN)/python -m pytest -m "not timed and not real" --timeout 900 >.beside.log 2>&1 & \
-	beside=$$!; trap 'kill $$beside' INT TERM; \
+	@nice -n 5 $(BIN)/python -m pytest -m "not (timed or real or virtual)" >.beside.log 2>&1 & \
+	beside=$$!; \
+	nice -n 19 $(BIN)/python -m pytest -m virtual --timeout 900 >.virtual.log 2>&1 & \
+	virtual=$$!; \
+	trap 'kill $$beside $$virtual' INT TERM; \
 	$(BIN)/python -m pytest -m "timed or real"; alone=$$?; \
-	wait $$beside; beside=$$?; cat .beside.log; exit $$((alone | beside))
+	wait $$beside; beside=$$?; \
+	wait $$virtual; virtual=$$?; \
+	cat .beside.log .virtual.log; exit $$((alone | beside | virtual))
 
 test-fast: $(VENV)/.dev ## all tests but those on a real Apache Kafka
 	$(BIN)/python -m pytest -m "not real"
@@ -49,7 +54,7 @@ docs: $(VENV)/.dev ## make the documents' tables, the dashboard and the alerts a
 	$(BIN)/python -m docs.tables
 
 clean: ## take away everything the other targets made
-	rm -rf $(VENV) .kafka .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .beside.log build dist
+	rm -rf $(VENV) .kafka .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .beside.log .virtual.log build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --- set-up: each step leaves a stamp and is not done twice ---------------------------------------
