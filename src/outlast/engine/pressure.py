@@ -8,7 +8,8 @@ Rules:
   event, so only the moments between a thread's coming and the I/O thread's waking are missed.
 * What has not been told is told within a second, also if nothing else happens: a buffer that was
   full must not look full for ever. A level that moves by less than `FINEST` of the buffer wakes
-  nobody: a producer of few records sleeps as long as without this file.
+  nobody, so that a producer of few records sleeps as long as without this file: that is told with
+  the next event, or 11 s after the last record.
 """
 
 from __future__ import annotations
