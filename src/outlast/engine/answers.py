@@ -99,10 +99,12 @@ class Answers:
             lanes.sample(link.node_id, waits_s)
         if link.pending and stuck:
             self._clear_lane(link, now)
-        elif self._is_long_line(link, {place.tp for place, _, _ in told}, now):
-            link.late = {place.tp for place, _, _ in told}
-            begun_s = max(now, link.pending[0].sent_s + link.quickest_s)
-            link.line_due_s = begun_s + LINE_GRACE_S
+        elif link.pending:
+            late = {place.tp for place, _, _ in told}
+            if self._is_long_line(link, late, now):
+                link.late = late
+                begun_s = max(now, link.pending[0].sent_s + link.quickest_s)
+                link.line_due_s = begun_s + LINE_GRACE_S
 
     def tick(self, now: float) -> None:
         """Leave lines whose next request is not answered at once, either. (It is where a node, the
