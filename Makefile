@@ -11,7 +11,7 @@ JOBS ?= 1
 MINUTES ?= 60
 SEED ?=
 
-.PHONY: help demo simulate test test-fast chaos lint format docs java prometheus chromium clean
+.PHONY: help demo simulate test test-fast chaos upstream lint format docs java prometheus chromium clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +40,9 @@ test-fast: $(VENV)/.dev ## all tests but those on a real Apache Kafka
 
 chaos: $(VENV)/.dev java ## a soak on a real Apache Kafka (MINUTES=60 SEED=1)
 	$(BIN)/python -m tests.real.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+upstream: $(VENV)/.dev java ## kafka-python's own producer tests (DIR=an export of its repository)
+	$(BIN)/python -m tests.upstream.run "$(DIR)"
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

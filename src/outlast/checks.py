@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9092
 RESERVED_LABELS = frozenset({"le", "pid", *ATTRIBUTES})  # of Prometheus, and of the metrics
-OLDEST_API_VERSION = (0, 11)  # Produce v3: record batches of format 2
 
 
 class Check(Protocol):
@@ -169,8 +168,6 @@ def _api_version(name: str, value: Any) -> Any:
         return None
     if not isinstance(value, tuple) or not value or not all(type(part) is int for part in value):
         refuse(name, value, API_VERSION.allowed, wrong_type=True)
-    if value < OLDEST_API_VERSION:
-        refuse(name, value, f"{OLDEST_API_VERSION} or newer (older brokers are not supported)")
     return value
 
 
@@ -258,7 +255,7 @@ TEXT = Instance((str, type(None)), "a string or None")
 PATH = Instance((str, os.PathLike, type(None)), "a path or None")
 CALLABLE = Duck((), "a callable or None", or_callable=True)
 ANYTHING = By(lambda _name, value: value, "anything")
-API_VERSION = By(_api_version, "None or a tuple such as (2, 8), at least (0, 11)")
+API_VERSION = By(_api_version, "None or a tuple such as (2, 8)")
 BOOTSTRAP = By(_bootstrap, "'host[:port]', several of it with commas between, or a list of it")
 SOCKET_OPTIONS = By(_socket_options, "a list of tuples of arguments of socket.setsockopt")
 METRICS_LABELS = By(

@@ -38,6 +38,7 @@ from outlast.errors import ConfigurationError, MissingCodecError
 log = logging.getLogger(__name__)
 
 NEWEST_API_VERSION = (4, 3)  # what `producer.config` shows until a broker has answered
+OLDEST_API_VERSION = (0, 11)  # Produce v3: record batches of format 2
 ZSTD_API_VERSION = (2, 1)
 IDEMPOTENT_IN_FLIGHT = 5  # a broker remembers five batches of a producer (S1)
 LONGEST_S = 1e8  # three years: float('inf') becomes this, so that deadlines can be added up
@@ -146,13 +147,15 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting("allow_auto_create_topics", True, FLAG, "May asking for a topic create it?"),
         Setting("client_dns_lookup", "use_all_dns_ips",
                 Choice(("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
-                "Names are resolved for each connect, and all their addresses tried in turn.",
-                "resolve_canonical_bootstrap_servers_only is accepted, without effect"),
+                "Names are resolved for each connect, and all their addresses tried in turn; the "
+                "second way calls a bootstrap server by the canonical name of its address, as "
+                "Kerberos and certificates may want it."),
         Setting("bootstrap_timeout_ms", 30_000, _MS,
                 "In kafka-python, how long the constructor waits; here it never waits.",
                 _NO_EFFECT),
         Setting("api_version", None, checks.API_VERSION,
-                "Version of the brokers; None: ask them. At least (0, 11)."),
+                "Version of the brokers; None: ask them. One older than (0, 11) switches "
+                "idempotence off, and brokers are spoken to as if they were 0.11."),
     ),
     "Connections": (
         Setting("connections_max_idle_ms", 540_000, _LONG_MS, "Idle connections are closed then."),
@@ -172,7 +175,8 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting("socks5_proxy", None, TEXT, "Deprecated: use proxy_url."),
         Setting("selector", selectors.DefaultSelector, CALLABLE, "Class of the I/O selector."),
         Setting("kafka_client", _KafkaPythonProducer.DEFAULT_CONFIG["kafka_client"], ANYTHING,
-                "kafka-python's network client; outlast has its own.", _NO_EFFECT),
+                "Gives a network client of kafka-python's kind, which makes the transports.",
+                "nothing but its connection manager's transports and its event loop is used"),
     ),
     "Security": (
         Setting("security_protocol", "PLAINTEXT", _PROTOCOLS, "TLS or not, SASL or not."),
@@ -263,15 +267,12 @@ class Config:
         _check_times(values)
         _check_compression(values)
         _check_security(values)
-        _refuse_transactions(values)
         checks.one_metrics_backend(values, default_registry=DEFAULT_REGISTRY)
         _settle_idempotence(values, keywords)
+        _refuse_transactions(values)
         _wrap_serializers(values)
         if values["client_id"] is None:
             values["client_id"] = f"kafka-python-producer-{next(_client_ids)}"
-        for name in ("kafka_client", "client_dns_lookup"):
-            if values[name] != DEFAULTS[name]:
-                log.warning("%s=%s is ignored: connecting is outlast's own", name, values[name])
         self.values: dict[str, Any] = values
         self.settings: Settings = _engine_settings(values)
 
@@ -358,10 +359,17 @@ def _refuse_transactions(values: dict[str, Any]) -> None:
 
 def _settle_idempotence(values: dict[str, Any], keywords: Mapping[str, Any]) -> None:
     """KIP-679 as kafka-python does it: an explicit wish is an error when it cannot be had, a
-    default gives way with a warning.
+    default gives way with a warning. Transactions are such a wish.
     """
+    transactional = values["transactional_id"] is not None
     if not values["enable_idempotence"]:
+        if transactional:
+            raise ConfigurationError(
+                "Cannot set transactional_id without enable_idempotence: "
+                f"transactional_id={values['transactional_id']!r} needs enable_idempotence=True"
+            )
         return
+    version = values["api_version"]
     conflicts = [
         f"{name}={values[name]!r}"
         for name, conflict in (
@@ -371,16 +379,17 @@ def _settle_idempotence(values: dict[str, Any], keywords: Mapping[str, Any]) -> 
                 "max_in_flight_requests_per_connection",
                 values["max_in_flight_requests_per_connection"] > IDEMPOTENT_IN_FLIGHT,
             ),
+            ("api_version", version is not None and version < OLDEST_API_VERSION),
         )
         if conflict
     ]
     if not conflicts:
         return
-    if "enable_idempotence" in keywords:
+    if transactional or "enable_idempotence" in keywords:
         raise ConfigurationError(
             f"enable_idempotence=True is incompatible with user-provided {', '.join(conflicts)}: "
-            f"it needs acks='all', retries > 0 and "
-            f"max_in_flight_requests_per_connection <= {IDEMPOTENT_IN_FLIGHT}"
+            f"it needs acks='all', retries > 0, max_in_flight_requests_per_connection <= "
+            f"{IDEMPOTENT_IN_FLIGHT} and brokers from {OLDEST_API_VERSION} on"
         )
     log.warning(
         "Idempotence will be disabled because user-provided config conflicts with idempotent "

@@ -52,6 +52,7 @@ from outlast.observe.send_spans import SendSpans, TracedHeaders
 from outlast.observers import Observer, observers_for, one_by_one
 from outlast.partitioning import ClusterView, UserPartitioner, is_default
 from outlast.plain_settings import plain
+from outlast.transactions import TransactionManager
 
 log = logging.getLogger(__name__)
 
@@ -258,6 +259,13 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         if self._asks_version and self._driver.broker_version is not None:
             self._config["api_version"] = self._driver.broker_version
         return self._config
+
+    @property
+    def _transaction_manager(self) -> TransactionManager | None:
+        """As kafka-python's tests look at it: None without idempotence."""
+        config = self._config
+        idempotent = config["enable_idempotence"]
+        return TransactionManager(config["transactional_id"]) if idempotent else None
 
     def gaps(self) -> list[Gap]:
         """The last rejection gaps of all partitions (1 000 at most), oldest first; open ones have

@@ -223,8 +223,6 @@ BAD_VALUES = [
     ("ssl_cafile", 7, TypeError, "a path or None"),
     ("ssl_context", "x", TypeError, "an SSLContext or None"),
     ("sasl_oauth_token_provider", "x", TypeError, "an AbstractTokenProvider or None"),
-    ("api_version", (0, 10), ValueError, "(0, 11) or newer"),
-    ("api_version", "0.10.2", ValueError, "(0, 11) or newer"),
     ("api_version", 2, TypeError, "a tuple such as (2, 8)"),
     ("api_version", "new", ValueError, "a tuple such as (2, 8)"),
 ]
@@ -320,25 +318,8 @@ class TestBadInput:
     def test_transactions_are_not_supported_yet(self) -> None:
         with pytest.raises(KafkaConfigurationError, match=r"transactional_id='t'.*not support"):
             Config(transactional_id="t")
-
-
-class TestIgnored:
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            ("kafka_client", object),
-            ("client_dns_lookup", "resolve_canonical_bootstrap_servers_only"),
-        ],
-    )
-    def test_what_is_without_effect_says_so(
-        self, name: str, value: object, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        Config(**{name: SETTINGS[name].default})
-        assert not caplog.records
-        Config(**{name: value})
-        (record,) = caplog.records
-        assert f"{name}=" in record.getMessage()
-        assert SETTINGS[name].differs.endswith("accepted, without effect")
+        with pytest.raises(KafkaConfigurationError, match="without enable_idempotence"):
+            Config(transactional_id="t", enable_idempotence=False)
 
 
 class TestIdempotence:
@@ -355,10 +336,12 @@ class TestIdempotence:
                 "max_in_flight_requests_per_connection=6",
             ),
             ({"acks": 1, "retries": 0}, "acks=1, retries=0"),
+            ({"api_version": (0, 10)}, "api_version=(0, 10)"),
+            ({"api_version": (0, 10, 2)}, "api_version=(0, 10, 2)"),
         ],
     )
     def test_default_gives_way_with_a_warning_and_a_wish_is_an_error(
-        self, keywords: dict[str, int], conflict: str, caplog: pytest.LogCaptureFixture
+        self, keywords: dict[str, Any], conflict: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.WARNING):
             got = Config(**keywords)
@@ -369,6 +352,9 @@ class TestIdempotence:
             assert got[name] == value
         with pytest.raises(KafkaConfigurationError) as caught:
             Config(enable_idempotence=True, **keywords)
+        assert conflict in str(caught.value)
+        with pytest.raises(KafkaConfigurationError) as caught:
+            Config(transactional_id="t", **keywords)
         assert conflict in str(caught.value)
 
     @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from kafka.errors import KafkaConfigurationError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from outlast.engine.messages import Loss
+from outlast.engine.messages import Connect, Connection, Loss, Role
 from outlast.io.events import Connected
 from outlast.io.kafka_net import Network
 from tests.net.broker import (
@@ -93,6 +93,53 @@ def test_the_certificate_must_name_the_host(
                 assert not isinstance(event, Connected)
                 assert event.loss is Loss.AUTHENTICATION
                 assert "other.test" in event.detail
+
+
+@needs_openssl
+@pytest.mark.parametrize(
+    ("node_id", "lookup", "fits"),
+    [
+        (-1, "resolve_canonical_bootstrap_servers_only", True),
+        (1, "resolve_canonical_bootstrap_servers_only", False),  # is no bootstrap server
+        (-1, "use_all_dns_ips", False),
+    ],
+)
+def test_a_bootstrap_server_may_be_known_by_the_canonical_name_of_its_address(
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    node_id: int,
+    lookup: str,
+    fits: bool,
+) -> None:
+    monkeypatch.setattr(socket, "getnameinfo", lambda address, _: ("broker.test", address[1]))
+    with broker(answer_all, server_context(certificate)) as server:
+        address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", (server.host, server.port))
+        with client(
+            **tls(certificate), client_dns_lookup=lookup, resolver=lambda *_: [address]
+        ) as c:
+            connection = Connection(node_id, Role.CONTROL, 1)
+            c.network.execute(Connect(connection, "all-brokers.test", server.port))
+            event = c.next(connection)
+            assert isinstance(event, Connected) is fits
+            if not isinstance(event, Connected):
+                assert "all-brokers.test" in event.detail
+
+
+@needs_openssl
+def test_a_bootstrap_server_without_a_canonical_name_keeps_its_own(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*_: object) -> None:
+        raise socket.gaierror("no name")
+
+    monkeypatch.setattr(socket, "getnameinfo", nothing)
+    options = {"client_dns_lookup": "resolve_canonical_bootstrap_servers_only"}
+    with broker(answer_all, server_context(certificate)) as server:
+        address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", (server.host, server.port))
+        with client(**tls(certificate), **options, resolver=lambda *_: [address]) as c:
+            connection = Connection(-1, Role.CONTROL, 1)
+            c.network.execute(Connect(connection, "broker.test", server.port))
+            assert isinstance(c.next(connection), Connected)
 
 
 @needs_openssl

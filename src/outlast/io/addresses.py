@@ -33,6 +33,14 @@ def known(host: str, port: int) -> Sequence[AddressInfo]:
     return ()
 
 
+def canonical_name(sockaddr: tuple[Any, ...], host: str) -> str:
+    """The name that the address has by itself, as Kerberos wants it; `host` if it has none."""
+    try:
+        return socket.getnameinfo(sockaddr, socket.NI_NAMEREQD | socket.NI_NUMERICSERV)[0]
+    except OSError:
+        return host
+
+
 def in_thread(work: Callable[[], None], name: str) -> None:
     """Run blocking work beside the caller; in place where no thread can start (at exit)."""
     try:

@@ -18,10 +18,18 @@ from typing import Any
 from kafka.future import Future
 
 from outlast.engine.messages import Loss
-from outlast.io.addresses import AddressBook, AddressInfo, Resolver, in_thread, known
+from outlast.io.addresses import (
+    AddressBook,
+    AddressInfo,
+    Resolver,
+    canonical_name,
+    in_thread,
+    known,
+)
 from outlast.io.events import Ended
 from outlast.io.sockets import socket_options
 
+CANONICAL = "resolve_canonical_bootstrap_servers_only"  # of client_dns_lookup
 _UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, 10022)  # the last: Windows
 
 
@@ -62,6 +70,7 @@ class Dialer:
         self.resolver = resolver
         self.maker = maker
         self.proxy_url: str | None = config.get("proxy_url") or config.get("socks5_proxy")
+        self.canonical = config.get("client_dns_lookup") == CANONICAL
         self.options = socket_options(config)
         self.book = AddressBook()
 
@@ -70,13 +79,20 @@ class Dialer:
 
 
 class Dial:
-    """One try to reach a host and port."""
+    """One try to reach a host and port.
 
-    __slots__ = ("_dialer", "place", "sock", "sockaddr")
+    `name` is the host as TLS and SASL are to know it: the one asked for, or, of a `bootstrap`
+    address and if the user wants that, the canonical name of the address that is tried.
+    """
 
-    def __init__(self, dialer: Dialer, host: str, port: int) -> None:
+    __slots__ = ("_canonical", "_dialer", "_names", "name", "place", "sock", "sockaddr")
+
+    def __init__(self, dialer: Dialer, host: str, port: int, *, bootstrap: bool = False) -> None:
         self._dialer = dialer
+        self._canonical = bootstrap and dialer.canonical and dialer.proxy_url is None
+        self._names: dict[tuple[Any, ...], str] = {}
         self.place = (host, port)
+        self.name = host
         self.sockaddr: tuple[Any, ...] | None = None  # the address being tried
         self.sock: socket.socket | None = None
 
@@ -101,6 +117,7 @@ class Dial:
         refused = OSError("no address")
         for info in self._dialer.book.candidates(self.place, addresses):
             family, kind, protocol, _, self.sockaddr = info
+            self.name = self._names.get(info[4], self.place[0])
             try:
                 sock: socket.socket = maker.socket(family, kind, protocol)
                 self.sock = sock
@@ -122,12 +139,16 @@ class Dial:
 
         def look_up() -> tuple[Any, Sequence[AddressInfo]]:
             maker = dialer.maker(dialer.proxy_url)  # looks the proxy itself up
-            if dialer.proxy_url is None:
-                return maker, dialer.resolver(host, port)
-            return maker, maker.dns_lookup(host, port)
+            if dialer.proxy_url is not None:
+                return maker, maker.dns_lookup(host, port)
+            addresses = dialer.resolver(host, port)
+            if self._canonical:
+                self._names = {info[4]: canonical_name(info[4], host) for info in addresses}
+            return maker, addresses
 
+        at_once = dialer.proxy_url is None and not self._canonical
         try:
-            if dialer.proxy_url is None and (addresses := known(host, port)):
+            if at_once and (addresses := known(host, port)):
                 return dialer.maker(None), addresses
             maker, addresses = await beside(loop, look_up, f"look-up of {host}")
         except Exception as error:

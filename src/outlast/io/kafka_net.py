@@ -22,7 +22,6 @@ import logging
 import selectors
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -30,8 +29,10 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.net import http_connect, socks5  # noqa: F401  (each registers its proxy scheme)
+from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection, SaslReauthenticator
 from kafka.net.inet import KafkaNetSocket
+from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import KernelEvent, NetworkSelector, Task, TaskState
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
@@ -41,21 +42,19 @@ from kafka.protocol.producer import ProduceRequest
 
 from outlast.engine.messages import Command, Connect, Connection, Disconnect, Inspect, Loss, Send
 from outlast.io.addresses import Resolver, resolve
+from outlast.io.connection_config import connection_config
 from outlast.io.dialing import Dial, Dialer, beside
 from outlast.io.events import Connected, Disconnected, Ended, Event, Inspected, Responded, because
+from outlast.io.lent import borrow
 from outlast.io.quiet import quiet
-from outlast.io.sockets import close_descriptor, reset_on_close, retransmits
+from outlast.io.sockets import abandon_loop, close_descriptor, reset_on_close, retransmits
 from outlast.io.tls import tls_context
 
 log = logging.getLogger(__name__)
 
+OLDEST_VERSION = (0, 11)
 OLDEST_PRODUCE_VERSION = 3  # record batches of format 2, Kafka 0.11
 _RECV_BYTES = 1 << 16
-_PASSED_ON = (
-    *("client_id", "receive_message_max_bytes", "security_protocol", "sasl_mechanism"),
-    *("sasl_plain_username", "sasl_plain_password", "sasl_kerberos_name"),
-    *("sasl_kerberos_service_name", "sasl_kerberos_domain_name"),
-)
 
 
 class Network:
@@ -69,25 +68,23 @@ class Network:
         self, config: Mapping[str, Any], *, setup_timeout_s: float, resolver: Resolver = resolve
     ) -> None:
         self.setup_timeout_s = setup_timeout_s
-        version = config.get("api_version")
-        self.version_limits = BrokerVersionData(version).api_versions if version else {}
+        version = config.get("api_version")  # an older one is spoken to like 0.11 (see config)
+        limits = BrokerVersionData(max(version, OLDEST_VERSION)) if version else None
+        self.version_limits = limits.api_versions if limits else {}
         self.token_provider = config.get("sasl_oauth_token_provider")
         self.dialer = Dialer(config, resolver, KafkaNetSocket)
         protocol = config.get("security_protocol", "PLAINTEXT")
         self.tls = tls_context(config) if protocol in ("SSL", "SASL_SSL") else None
-        self.connection_config = {
-            "receive_message_max_bytes": 100_000_000,
-            **{name: config[name] for name in _PASSED_ON if config.get(name) is not None},
-            "client_software_name": "outlast",
-            "max_in_flight_requests_per_connection": sys.maxsize,
-            "request_timeout_ms": setup_timeout_s * 1000,  # of re-authentication only
-        }
+        self.connection_config = connection_config(config, setup_timeout_s)
         self.events: list[Event] = []
         self._links: dict[Connection, _Link] = {}
         self._leaving: set[_Link] = set()  # given up, their last bytes still on the way out
         self._ended: dict[Connection, Disconnected] = {}  # not yet told
         selector = config.get("selector") or selectors.DefaultSelector
-        self.loop = _Loop(selector=selector, slow_task_threshold_secs=0)
+        self.lent = borrow(config, KafkaNetClient, KafkaConnectionManager._build_transport)
+        self.loop: Any = (
+            self.lent.loop if self.lent else _Loop(selector=selector, slow_task_threshold_secs=0)
+        )
         quiet.install()
 
     def __repr__(self) -> str:
@@ -125,7 +122,7 @@ class Network:
         for link in [*self._links.values(), *self._leaving]:
             link.give_up()
         self._links.clear()
-        self.loop.close()
+        (self.lent or self.loop).close()
         quiet.threads.discard(threading.get_ident())
 
     def abandon(self) -> None:
@@ -133,7 +130,7 @@ class Network:
         for link in [*self._links.values(), *self._leaving]:
             if link.dial.sock is not None:
                 close_descriptor(link.dial.sock)
-        self.loop.abandon()
+        abandon_loop(self.loop)
         quiet.threads.clear()
 
     def ended(self, link: _Link, error: BaseException | None, unsent: list[int]) -> None:
@@ -183,7 +180,9 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         self._reauth = _Reauthenticator(self)
         self.network = network
         self.name = command.connection
-        self.dial = Dial(network.dialer, command.host, command.port)
+        self.dial = Dial(
+            network.dialer, command.host, command.port, bootstrap=self.name.node_id < 0
+        )
         self._deadline_s = time.monotonic() + network.setup_timeout_s
         self._timer = self.net.call_at(self._deadline_s, self._expired)
         self._opening = self.net.call_soon(self._open)
@@ -193,9 +192,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
     async def _open(self) -> None:
         try:
             await self.fetch_token()
-            transport = self._wrapped(await self.dial.connect(self.net))
-            await transport.handshake()
-            self.connection_made(transport)
+            self.connection_made(await self._transport())
         except Exception as error:
             self.close(error)
         else:
@@ -211,8 +208,18 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         except Exception as error:
             raise Ended(Loss.AUTHENTICATION, f"no OAuth token: {error!r}") from error
 
+    async def _transport(self) -> Any:
+        lent, node_id = self.network.lent, self.name.node_id
+        if lent is None:
+            transport = self._wrapped(await self.dial.connect(self.net))
+            await transport.handshake()
+            return transport
+        lent_one = await lent.transport(node_id, *self.dial.place, self._deadline_s)
+        self.dial.sock = getattr(lent_one, "_sock", None)  # none, where all is in memory
+        return lent_one
+
     def _wrapped(self, sock: socket.socket) -> _Transport:
-        host, tls = self.dial.place[0], self.network.tls
+        host, tls = self.dial.name, self.network.tls
         if tls is None:
             transport = _Transport(self.net, sock, host=host)
         else:
@@ -335,17 +342,8 @@ class _Reauthenticator(SaslReauthenticator):  # type: ignore[misc]
 class _Loop(NetworkSelector):  # type: ignore[misc]
     """kafka.net's loop with a wait that leaves the registration of its socket alone."""
 
-    _selector: Any
-
     def _park(self) -> None:
         self._current.state = TaskState.WAIT_IO
-
-    def abandon(self) -> None:
-        """See `Network.abandon`."""
-        close_descriptor(self._wakeup_r)
-        close_descriptor(self._wakeup_w)
-        self._selector.close()
-        self._selector = selectors.SelectSelector()  # where tasks that end unregister themselves
 
 
 _PARKED = KernelEvent("_park")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 import struct
 import sys
@@ -58,3 +59,11 @@ def close_descriptor(sock: socket.socket) -> None:
     descriptor = sock.detach()
     if descriptor >= 0:
         socket.close(descriptor)
+
+
+def abandon_loop(loop: Any) -> None:
+    """In a forked child: leave kafka.net's event loop to the parent, its epoll set untouched."""
+    close_descriptor(loop._wakeup_r)
+    close_descriptor(loop._wakeup_w)
+    loop._selector.close()
+    loop._selector = selectors.SelectSelector()  # where tasks that end unregister themselves

@@ -1,0 +1,24 @@
+"""kafka-python's keywords for one of its connections, from those of a producer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+_PASSED_ON = (
+    *("client_id", "receive_message_max_bytes", "security_protocol", "sasl_mechanism"),
+    *("sasl_plain_username", "sasl_plain_password", "sasl_kerberos_name"),
+    *("sasl_kerberos_service_name", "sasl_kerberos_domain_name"),
+)
+
+
+def connection_config(config: Mapping[str, Any], setup_timeout_s: float) -> dict[str, Any]:
+    """What goes on to each connection. In-flight limit and time-outs are the engine's."""
+    return {
+        "receive_message_max_bytes": 100_000_000,
+        **{name: config[name] for name in _PASSED_ON if config.get(name) is not None},
+        "client_software_name": "outlast",
+        "max_in_flight_requests_per_connection": sys.maxsize,
+        "request_timeout_ms": setup_timeout_s * 1000,  # of re-authentication only
+    }
