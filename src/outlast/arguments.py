@@ -50,8 +50,15 @@ def checked_headers(headers: Any) -> Headers:
             or not isinstance(item[0], str)
             or not isinstance(item[1], bytes)
         ):
-            raise TypeError(f"All headers items must be (str, bytes) tuples, not {item!r}")
+            raise TypeError(f"All headers items must be (str, bytes) tuples, not {_kind(item)}")
     return headers
+
+
+def _kind(item: Any) -> str:
+    """Types in words, not contents: what is in a record belongs into no log."""
+    if isinstance(item, tuple):
+        return f"({', '.join(type(part).__name__ for part in item)})"
+    return type(item).__name__
 
 
 def header_size(headers: Headers) -> int:

@@ -22,6 +22,7 @@ from outlast.observe.metrics import ATTRIBUTES
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9092
+SECRET = re.compile("password|username|token_provider|proxy")
 RESERVED_LABELS = frozenset({"le", "pid", *ATTRIBUTES})  # of Prometheus, and of the metrics
 
 
@@ -43,10 +44,18 @@ def refuse(name: str, value: Any, allowed: str, *, wrong_type: bool = False) -> 
 
 
 def _shown(name: str, value: Any) -> str:
-    if "password" in name and value is not None:
-        return "…"  # not even a wrong one belongs into a log
-    text = repr(value)
+    text = shown(name, value)
     return text if len(text) <= 80 else text[:79] + "…"
+
+
+def shown(name: str, value: Any) -> str:
+    """The value for a log, an error or a repr: without what lets anyone in, even a wrong one."""
+    if value is None or not SECRET.search(name):
+        return repr(value)
+    if isinstance(value, str) and "://" in value:  # a proxy's URL: the host is no secret
+        scheme, _, rest = value.partition("://")
+        return repr(f"{scheme}://{'…@' if '@' in rest else ''}{rest.rpartition('@')[2]}")
+    return "…"
 
 
 @dataclass(frozen=True)

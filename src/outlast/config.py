@@ -281,11 +281,11 @@ class Config:
 
     def __repr__(self) -> str:
         changed = {
-            name: "…" if "password" in name else value
+            name: checks.shown(name, value)
             for name, value in self.values.items()
             if value is not DEFAULTS.get(name)
         }
-        return f"Config({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        return f"Config({', '.join(f'{name}={text}' for name, text in changed.items())})"
 
 
 def _refuse_unknown(keywords: Mapping[str, Any]) -> None:

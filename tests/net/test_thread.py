@@ -199,7 +199,7 @@ def test_without_metadata_the_error_says_what_was_tried(drivers: Callable[..., D
     text = str(caught.value)
     assert "'t'" in text
     assert "max_block_ms=400" in text
-    assert "127.0.0.1:9 (refused: " in text
+    assert "127.0.0.1:9: refused: " in text
     assert "localhost:7" in text
 
 

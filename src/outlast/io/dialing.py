@@ -1,4 +1,4 @@
-"""From a host name to a connected socket, through a proxy if there is one.
+"""From a host name to a connected socket, through a proxy if there is one (`proxies.py`).
 
 Rules:
 * Nothing blocks the loop: what may take long is done by `beside`, in a thread of its own.
@@ -27,6 +27,7 @@ from outlast.io.addresses import (
     known,
 )
 from outlast.io.events import Ended
+from outlast.io.proxies import Proxy, proxy_of
 from outlast.io.sockets import socket_options
 
 CANONICAL = "resolve_canonical_bootstrap_servers_only"  # of client_dns_lookup
@@ -62,20 +63,17 @@ async def beside(loop: Any, work: Callable[[], Any], name: str) -> Any:
 
 
 class Dialer:
-    """What all dials of one producer share. `maker` is kafka.net's class of sockets."""
+    """What all dials of one producer share."""
 
-    def __init__(
-        self, config: Mapping[str, Any], resolver: Resolver, maker: Callable[[str | None], Any]
-    ) -> None:
+    def __init__(self, config: Mapping[str, Any], resolver: Resolver) -> None:
         self.resolver = resolver
-        self.maker = maker
-        self.proxy_url: str | None = config.get("proxy_url") or config.get("socks5_proxy")
+        self.proxy = proxy_of(config)
         self.canonical = config.get("client_dns_lookup") == CANONICAL
         self.options = socket_options(config)
         self.book = AddressBook()
 
     def __repr__(self) -> str:
-        return f"<Dialer proxy={self.proxy_url} {self.book}>"
+        return f"<Dialer proxy={self.proxy} {self.book}>"
 
 
 class Dial:
@@ -89,7 +87,7 @@ class Dial:
 
     def __init__(self, dialer: Dialer, host: str, port: int, *, bootstrap: bool = False) -> None:
         self._dialer = dialer
-        self._canonical = bootstrap and dialer.canonical and dialer.proxy_url is None
+        self._canonical = bootstrap and dialer.canonical and dialer.proxy is None
         self._names: dict[tuple[Any, ...], str] = {}
         self.place = (host, port)
         self.name = host
@@ -113,61 +111,71 @@ class Dial:
 
     async def connect(self, loop: Any) -> socket.socket:
         """A connected socket. Raises Ended: the name has no address, or none accepted."""
-        maker, addresses = await self._look_up(loop)
+        proxy = self._dialer.proxy
+        if proxy is not None:
+            return await self._through(proxy, loop)
+        addresses = await self._look_up(loop, *self.place)
         refused = OSError("no address")
         for info in self._dialer.book.candidates(self.place, addresses):
-            family, kind, protocol, _, self.sockaddr = info
+            self.sockaddr = info[4]
             self.name = self._names.get(info[4], self.place[0])
             try:
-                sock: socket.socket = maker.socket(family, kind, protocol)
-                self.sock = sock
-                sock.setblocking(False)
-                for option in self._dialer.options:
-                    sock.setsockopt(*option)
-                await self._connect(loop, maker, sock)
+                return await self._connect(loop, info)
             except OSError as error:
                 refused = error
                 self.failed()
-                if self.sock is not None:
-                    self.sock.close()
-            else:
-                return sock
         raise Ended(Loss.REFUSED, str(refused))
 
-    async def _look_up(self, loop: Any) -> tuple[Any, Sequence[AddressInfo]]:
-        dialer, (host, port) = self._dialer, self.place
+    async def _through(self, proxy: Proxy, loop: Any) -> socket.socket:
+        """As `connect`; whether the broker's name is looked up here is the proxy's matter."""
+        target, port = self.place
+        if not proxy.looks_names_up:
+            addresses = await self._look_up(loop, target, port)
+            self.sockaddr = self._dialer.book.candidates(self.place, addresses)[0][4]
+            target = self.sockaddr[0]
+        book, place = self._dialer.book, (proxy.host, proxy.port)
+        info = book.candidates(place, await self._look_up(loop, *place))[0]
+        try:
+            sock = await self._connect(loop, info)
+            await proxy.tunnel(loop, sock, target, port)
+        except OSError as error:
+            book.failed(place, info[4])
+            raise proxy.refused(str(error)) from error
+        return sock
 
-        def look_up() -> tuple[Any, Sequence[AddressInfo]]:
-            maker = dialer.maker(dialer.proxy_url)  # looks the proxy itself up
-            if dialer.proxy_url is not None:
-                return maker, maker.dns_lookup(host, port)
-            addresses = dialer.resolver(host, port)
+    async def _look_up(self, loop: Any, host: str, port: int) -> Sequence[AddressInfo]:
+        def look_up() -> Sequence[AddressInfo]:
+            addresses = self._dialer.resolver(host, port)
             if self._canonical:
                 self._names = {info[4]: canonical_name(info[4], host) for info in addresses}
-            return maker, addresses
+            return addresses
 
-        at_once = dialer.proxy_url is None and not self._canonical
+        addresses: Sequence[AddressInfo]
         try:
-            if at_once and (addresses := known(host, port)):
-                return dialer.maker(None), addresses
-            maker, addresses = await beside(loop, look_up, f"look-up of {host}")
+            if not self._canonical and (addresses := known(host, port)):
+                return addresses
+            addresses = await beside(loop, look_up, f"look-up of {host}")
         except Exception as error:
             raise Ended(Loss.UNRESOLVED, f"{host}: {error}") from error
         if not addresses:
             raise Ended(Loss.UNRESOLVED, f"{host}: it has no address")
-        return maker, addresses
+        return addresses
 
-    async def _connect(self, loop: Any, maker: Any, sock: socket.socket) -> None:
+    async def _connect(self, loop: Any, info: AddressInfo) -> socket.socket:
+        if self.sock is not None:
+            self.sock.close()
+        family, kind, protocol, _, sockaddr = info
+        self.sock = sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        for option in self._dialer.options:
+            sock.setsockopt(*option)
         while True:
             try:
-                code = maker.connect_ex(sock, self.sockaddr)
+                code = sock.connect_ex(sockaddr)
             except (BlockingIOError, InterruptedError):
                 code = errno.EWOULDBLOCK
             if code in (0, errno.EISCONN):
-                return
+                return sock
             if code not in _UNDER_WAY:
                 raise OSError(code, errno.errorcode.get(code, "connect failed"))
-            if code == errno.EWOULDBLOCK and self._dialer.proxy_url is not None:
-                await loop.wait_read(sock)  # the proxy was asked; kafka.net would spin here
-            else:
-                await loop.wait_write(sock)
+            await loop.wait_write(sock)

@@ -14,6 +14,7 @@ from typing import Any
 from kafka import errors as kafka_errors
 
 from outlast.engine.messages import Connection, Loss
+from outlast.io.tls import explained
 
 
 @dataclass(slots=True)
@@ -119,6 +120,8 @@ def told(error: BaseException | None) -> str:
     """The reason in words."""
     if error is None:
         return "closed"
+    if isinstance(error, ssl.SSLError) and loss_of(error) is Loss.AUTHENTICATION:
+        return explained(error)
     text = str(error)
     if text and isinstance(error, (Ended, OSError, kafka_errors.KafkaConnectionError)):
         return text

@@ -19,42 +19,47 @@ reader stays registered, and a request is written where it is handed over.
 from __future__ import annotations
 
 import logging
+import random
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.net import http_connect, socks5  # noqa: F401  (each registers its proxy scheme)
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection, SaslReauthenticator
-from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import KernelEvent, NetworkSelector, Task, TaskState
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
-from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
 from outlast.engine.messages import Command, Connect, Connection, Disconnect, Inspect, Loss, Send
 from outlast.io.addresses import Resolver, resolve
-from outlast.io.connection_config import connection_config
-from outlast.io.dialing import Dial, Dialer, beside
+from outlast.io.advice import Stage, unreadable, with_advice
+from outlast.io.connection_config import connection_config, version_limits
+from outlast.io.dialing import Dial, Dialer
 from outlast.io.events import Connected, Disconnected, Ended, Event, Inspected, Responded, because
 from outlast.io.lent import borrow
+from outlast.io.metering import METERING, metered
 from outlast.io.quiet import quiet
-from outlast.io.sockets import abandon_loop, close_descriptor, reset_on_close, retransmits
-from outlast.io.tls import tls_context
+from outlast.io.sasl import HeldToken, Logins
+from outlast.io.sockets import (
+    abandon_loop,
+    close_descriptor,
+    received,
+    reset_on_close,
+    retransmits,
+)
+from outlast.io.tls import Contexts
 
 log = logging.getLogger(__name__)
 
-OLDEST_VERSION = (0, 11)
 OLDEST_PRODUCE_VERSION = 3  # record batches of format 2, Kafka 0.11
-_RECV_BYTES = 1 << 16
 
 
 class Network:
@@ -68,14 +73,18 @@ class Network:
         self, config: Mapping[str, Any], *, setup_timeout_s: float, resolver: Resolver = resolve
     ) -> None:
         self.setup_timeout_s = setup_timeout_s
-        version = config.get("api_version")  # an older one is spoken to like 0.11 (see config)
-        limits = BrokerVersionData(max(version, OLDEST_VERSION)) if version else None
-        self.version_limits = limits.api_versions if limits else {}
-        self.token_provider = config.get("sasl_oauth_token_provider")
-        self.dialer = Dialer(config, resolver, KafkaNetSocket)
-        protocol = config.get("security_protocol", "PLAINTEXT")
-        self.tls = tls_context(config) if protocol in ("SSL", "SASL_SSL") else None
+        self.version_limits = version_limits(config.get("api_version"))
+        self.metering = config.get(METERING)
+        self.dialer = Dialer(config, resolver)
+        self.protocol: str = config.get("security_protocol", "PLAINTEXT")
+        self.tls = Contexts(config) if self.protocol in ("SSL", "SASL_SSL") else None
         self.connection_config = connection_config(config, setup_timeout_s)
+        self.logins: Logins | None = None
+        if self.protocol.startswith("SASL_"):
+            provider = config.get("sasl_oauth_token_provider")
+            self.logins = Logins(
+                self.connection_config, provider, get_sasl_mechanism, _Token, setup_timeout_s
+            )
         self.events: list[Event] = []
         self._links: dict[Connection, _Link] = {}
         self._leaving: set[_Link] = set()  # given up, their last bytes still on the way out
@@ -172,11 +181,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
     """One connection from its Connect to its end."""
 
     def __init__(self, network: Network, command: Connect) -> None:
-        config = dict(network.connection_config)
-        self._token: _Token | None = None
-        if network.token_provider is not None:
-            self._token = config["sasl_oauth_token_provider"] = _Token(network.token_provider)
-        super().__init__(network.loop, command.connection.node_id, **config)
+        super().__init__(network.loop, command.connection.node_id, **network.connection_config)
         self._reauth = _Reauthenticator(self)
         self.network = network
         self.name = command.connection
@@ -186,32 +191,28 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         self._deadline_s = time.monotonic() + network.setup_timeout_s
         self._timer = self.net.call_at(self._deadline_s, self._expired)
         self._opening = self.net.call_soon(self._open)
+        self._stage = Stage.DIALING
+        self.session = network.logins.session(self.net, self.dial) if network.logins else None
 
     # --- opening ---
 
     async def _open(self) -> None:
         try:
-            await self.fetch_token()
+            if self.session is not None:
+                await self.session.prepare()
             self.connection_made(await self._transport())
+            self.parser = metered(self.parser, self.name.node_id, self.network.metering)
         except Exception as error:
             self.close(error)
         else:
             # Our own timer comes first; its reason is the better one.
             await self.initialize(timeout_at=self._deadline_s + 1.0)
 
-    async def fetch_token(self) -> None:
-        """Have an OAuth token ready: asking the provider may take long."""
-        if self._token is None:
-            return
-        try:
-            await beside(self.net, self._token.fetch, "OAuth token")
-        except Exception as error:
-            raise Ended(Loss.AUTHENTICATION, f"no OAuth token: {error!r}") from error
-
     async def _transport(self) -> Any:
         lent, node_id = self.network.lent, self.name.node_id
         if lent is None:
             transport = self._wrapped(await self.dial.connect(self.net))
+            self._stage = Stage.TLS_HANDSHAKE
             await transport.handshake()
             return transport
         lent_one = await lent.transport(node_id, *self.dial.place, self._deadline_s)
@@ -223,19 +224,34 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         if tls is None:
             transport = _Transport(self.net, sock, host=host)
         else:
-            transport = _TLSTransport(self.net, sock, host=host, ssl_context=tls)
+            transport = _TLSTransport(self.net, sock, host=host, ssl_context=tls.current())
         self.dial.sock = transport._sock
         return transport
 
     async def _get_api_versions(self, timeout_at: float | None = None) -> None:
+        self._stage = Stage.API_VERSIONS
         await super()._get_api_versions(timeout_at)
+        self._stage = Stage.LOGIN
         offered, limits = self.broker_version_data, self.network.version_limits
         for key, (low, high) in offered.api_versions.items():
             offered.api_versions[key] = (low, min(high, limits.get(key, (low, high))[1]))
         offered.api_version(ProduceRequest, min_version=OLDEST_PRODUCE_VERSION)
         offered.api_version(MetadataRequest)
 
+    async def _sasl_authenticate(self, timeout_at: float | None = None) -> None:
+        assert self.session is not None
+        lifetime_ms = await self.session.authenticate(
+            lambda request: self._send_request(request, timeout_at=timeout_at)
+        )
+        self._reauth.session_updated(lifetime_ms)
+
+    @property
+    def logging_in(self) -> bool:
+        """Whether what comes may be the broker's reason to close."""
+        return bool(self.initializing or self._reauth.is_reauthenticating)
+
     def _init_complete(self) -> None:
+        self._stage = Stage.FIRST_REQUEST
         super()._init_complete()
         self.net.cancel(self._timer)
         self.dial.worked()
@@ -272,6 +288,8 @@ class _Link(KafkaConnection):  # type: ignore[misc]
 
     def _maybe_throttle(self, _response: object) -> None:
         """The engine reads throttle times."""
+        if self.connected:
+            self._stage = Stage.SERVED
 
     # --- the end ---
 
@@ -301,6 +319,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
             return
         if self.initializing or (exc is not None and not isinstance(exc, kafka_errors.Cancelled)):
             self.dial.failed()
+        exc = with_advice(exc, self._stage, self.network.protocol)
         unsent = [a.token for _, a, _ in self._request_buffer if isinstance(a, Responded)]
         super().connection_lost(exc)
         self.net.cancel(self._timer)
@@ -309,30 +328,22 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         self.network.ended(self, exc, unsent)
 
 
-class _Token(AbstractTokenProvider):  # type: ignore[misc]
-    """The token that was fetched last: kafka.net asks on the I/O thread, which must not wait."""
-
-    def __init__(self, provider: AbstractTokenProvider) -> None:
-        super().__init__()
-        self._provider = provider
-        self._token, self._extensions = "", dict[str, str]()
-
-    def fetch(self) -> None:
-        self._token = self._provider.token()
-        self._extensions = dict(self._provider.extensions())
-
-    def token(self) -> str:
-        return self._token
-
-    def extensions(self) -> dict[str, str]:
-        return self._extensions
+class _Token(HeldToken, AbstractTokenProvider):  # type: ignore[misc]
+    """A token that was fetched, as kafka.net wants to ask for it."""
 
 
 class _Reauthenticator(SaslReauthenticator):  # type: ignore[misc]
-    """KIP-368, with the token fetched while requests still flow."""
+    """KIP-368, with what it needs fetched in time and while requests still flow."""
+
+    def schedule(self) -> None:
+        """Earlier than kafka.net, at 85 %: a token may take its time, or be asked for again."""
+        if self.session_lifetime_ms:
+            begin_s = self.session_lifetime_ms / 1000 * random.uniform(0.7, 0.8)
+            self._task = self._conn.net.call_later(begin_s, self._run)
 
     async def _do_reauth(self) -> None:
-        await self._conn.fetch_token()
+        link, end_s = self._conn, self.authenticated_at + self.session_lifetime_ms / 1000
+        await link.session.renew(end_s, lambda: not link.closed)
         await super()._do_reauth()
 
 
@@ -366,8 +377,11 @@ class _Transport(KafkaTCPTransport):  # type: ignore[misc]
 
     async def _read_from_sock(self) -> None:
         while self._read and not self._closed:
-            error = self._receive()
+            link, error = self._protocol, self._receive()
             if error is not None:
+                if link.logging_in:  # the broker's reason came with the end: it is told first
+                    self._net.remove_reader(self._sock)
+                    await self._net.sleep(0)
                 self.abort(error)
                 break
             await _PARKED
@@ -379,24 +393,11 @@ class _Transport(KafkaTCPTransport):  # type: ignore[misc]
             try:
                 self._protocol.data_received(data)
             except Exception as bad:
-                return Ended(Loss.BAD_BYTES, f"an answer that cannot be read: {bad!r}")
+                return unreadable(data, bad)
         return error
 
     def _sock_recv(self) -> tuple[bytes, BaseException | None]:
-        chunks: list[bytes] = []
-        error: BaseException | None = None
-        try:
-            while chunk := self._sock.recv(_RECV_BYTES):
-                chunks.append(chunk)
-                if self._short_read_is_last and len(chunk) < _RECV_BYTES:
-                    break
-            else:
-                error = Ended(Loss.CLOSED, "closed by the broker")
-        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
-        except OSError as caught:
-            error = caught
-        return b"".join(chunks), error
+        return received(self._sock, short_read_is_last=self._short_read_is_last)
 
     def write(self, data: bytes) -> None:
         """Write now what the kernel takes; the loop writes the rest."""

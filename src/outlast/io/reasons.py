@@ -15,22 +15,26 @@ class Reasons:
 
     def __init__(self, buffer_bytes: int) -> None:
         self._buffer_bytes = buffer_bytes
-        self._tried: dict[str, str] = {}
+        self._tried: dict[str, tuple[str, str]] = {}  # by name and port: with the address found
 
     def __repr__(self) -> str:
-        return ", ".join(f"{a} ({told})" for a, told in list(self._tried.items())) or "none yet"
+        return ", ".join(f"{a}: {told}" for a, told in list(self._tried.values())) or "none yet"
 
     def connecting(self, command: Connect) -> None:
         """An address is tried."""
-        self._tried.setdefault(f"{command.host}:{command.port}", "no answer yet")
+        place = f"{command.host}:{command.port}"
+        self._tried.setdefault(place, (place, "no answer yet"))
 
     def connected(self, event: Connected) -> None:
         """A broker answered there."""
-        self._tried[event.address] = "answered"
+        self._tell(event.address, "answered")
 
     def disconnected(self, event: Disconnected) -> None:
         """Nothing came of it, or not for long."""
-        self._tried[event.address] = f"{event.loss.value}: {event.detail}"
+        self._tell(event.address, f"{event.loss.value}: {event.detail}")
+
+    def _tell(self, address: str, told: str) -> None:
+        self._tried[address.partition(" ")[0]] = address, told
 
     def closed(self, crash: BaseException | None) -> str:
         """Nothing is taken any more."""

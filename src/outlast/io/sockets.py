@@ -1,14 +1,19 @@
-"""Socket options: the user's, and ours where the user has set none of the kind."""
+"""Sockets: options (the user's, and ours where there is none of the kind), reading, ending."""
 
 from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from outlast.engine.messages import Loss
+from outlast.io.events import Ended
+
+_RECV_BYTES = 1 << 16
 # A peer that vanished is noticed within 75 s on an idle connection. Not TCP_USER_TIMEOUT: it
 # kills a live peer that is not reading.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -34,6 +39,29 @@ def socket_options(config: Mapping[str, Any]) -> list[tuple[Any, ...]]:
             if hasattr(socket, name)
         ]
     return ours + given
+
+
+def received(
+    sock: socket.socket, *, short_read_is_last: bool
+) -> tuple[bytes, BaseException | None]:
+    """All there is to read now; and what ended the connection, if that was read too.
+
+    Under TLS a short read says nothing: it cuts its own records, and keeps what it has decrypted.
+    """
+    chunks: list[bytes] = []
+    error: BaseException | None = None
+    try:
+        while chunk := sock.recv(_RECV_BYTES):
+            chunks.append(chunk)
+            if short_read_is_last and len(chunk) < _RECV_BYTES:
+                break
+        else:
+            error = Ended(Loss.CLOSED, "closed by the broker")
+    except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        pass
+    except OSError as caught:
+        error = caught
+    return b"".join(chunks), error
 
 
 def reset_on_close(sock: socket.socket) -> None:

@@ -1,50 +1,222 @@
-"""The TLS context, made once per producer from kafka-python's keywords."""
+"""TLS: the context made from kafka-python's keywords, and what its errors mean.
+
+Rules:
+* An error names the setting that is to blame, its value unless that is a secret, and what to do.
+* A private key that is encrypted and has no `ssl_password` is an error: OpenSSL would ask the
+  terminal, and wait.
+* Files may be replaced while the producer runs, as short-lived certificates are: the next
+  connection sees it. Files that cannot be used then leave all as it was, with a warning.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import ssl
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn
 
-from kafka.errors import KafkaConfigurationError
+from outlast.errors import ConfigurationError
 
-_SETTINGS = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile", "ssl_ciphers")
+log = logging.getLogger(__name__)
+
+_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
 
 
-def tls_context(config: Mapping[str, Any]) -> ssl.SSLContext:
-    """The user's own `ssl_context`, or one made from the `ssl_…` keywords.
+class Contexts:
+    """The TLS context of one producer, as new as its files.
 
-    Raises KafkaConfigurationError if a file cannot be read or a value is not understood.
+    Raises ConfigurationError if a file cannot be read or a value is not understood.
     """
-    given = config.get("ssl_context")
-    if given is not None:
-        assert isinstance(given, ssl.SSLContext)
-        return given
+
+    __slots__ = ("_config", "_context", "_stamps")
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = config
+        self._stamps = self._seen()
+        self._context: ssl.SSLContext = config.get("ssl_context") or _made(config)
+
+    def __repr__(self) -> str:
+        return f"<Contexts files={len(self._stamps)}>"
+
+    def current(self) -> ssl.SSLContext:
+        """The context for a new connection."""
+        stamps = self._seen()
+        if stamps != self._stamps:
+            self._stamps = stamps
+            try:
+                self._context = _made(self._config)
+            except ConfigurationError as error:
+                log.warning("TLS files were replaced, and the old ones stay in use: %s", error)
+        return self._context
+
+    def _seen(self) -> dict[str, tuple[int, ...] | None]:
+        if self._config.get("ssl_context") is not None:
+            return {}
+        return {name: _stamp(self._config[name]) for name in _FILES if self._config.get(name)}
+
+
+def _stamp(path: Any) -> tuple[int, ...] | None:
     try:
-        return _made(config)
-    except (OSError, ValueError) as error:
-        values = ", ".join(f"{k}={config[k]!r}" for k in _SETTINGS if config.get(k) is not None)
-        raise KafkaConfigurationError(
-            f"TLS cannot be set up from {values or 'the defaults of this host'}: {error}; "
-            "give readable PEM files and ciphers in OpenSSL's notation, or an `ssl_context`"
-        ) from error
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _made(config: Mapping[str, Any]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = bool(config.get("ssl_check_hostname", True))
-    if config.get("ssl_cafile"):
-        context.load_verify_locations(cafile=config["ssl_cafile"])
+    cafile, crlfile, ciphers = (config.get(f"ssl_{n}") for n in ("cafile", "crlfile", "ciphers"))
+    if cafile:
+        _try(config, "ssl_cafile", lambda: context.load_verify_locations(cafile=cafile))
     else:
         context.load_default_certs()
     if config.get("ssl_certfile"):
-        context.load_cert_chain(
-            config["ssl_certfile"], config.get("ssl_keyfile"), config.get("ssl_password")
-        )
-    if config.get("ssl_crlfile"):
-        context.load_verify_locations(cafile=config["ssl_crlfile"])
+        _load_own(context, config)
+    elif config.get("ssl_keyfile"):
+        log.warning("ssl_keyfile=%r is not used: set ssl_certfile too", config["ssl_keyfile"])
+    if crlfile:
+        _try(config, "ssl_crlfile", lambda: context.load_verify_locations(cafile=crlfile))
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    if config.get("ssl_ciphers"):
-        context.set_ciphers(config["ssl_ciphers"])
+    if ciphers:
+        _try(config, "ssl_ciphers", lambda: context.set_ciphers(ciphers))
     return context
+
+
+def _load_own(context: ssl.SSLContext, config: Mapping[str, Any]) -> None:
+    certfile, keyfile = config["ssl_certfile"], config.get("ssl_keyfile")
+    key_setting = "ssl_keyfile" if keyfile else "ssl_certfile"
+    for name in ("ssl_certfile", key_setting):
+        _try(config, name, partial(_open, config[name]))
+    asked = False
+
+    def password() -> Any:
+        nonlocal asked
+        asked = True
+        given = config.get("ssl_password")
+        given = given() if callable(given) else given
+        return "" if given is None else given
+
+    try:
+        context.load_cert_chain(certfile, keyfile, password)
+    except (OSError, ValueError, TypeError) as error:
+        if asked and config.get("ssl_password") is None:
+            raise ConfigurationError(
+                f"ssl_password=None is not allowed: the key in {key_setting}="
+                f"{config[key_setting]!r} is encrypted, and this is to be its password"
+            ) from None
+        if asked:
+            raise ConfigurationError(
+                f"ssl_password=… does not open the key in {key_setting}={config[key_setting]!r}: "
+                "give the password that the key was encrypted with"
+            ) from None
+        _blame(config, key_setting, error)
+
+
+def _open(path: Any) -> None:
+    with open(path, "rb"):
+        pass
+
+
+def _try(config: Mapping[str, Any], name: str, load: Callable[[], Any]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:
+        _blame(config, name, error)
+
+
+_WANTED = {
+    "ssl_cafile": "the certificates of the authorities to trust, as PEM",
+    "ssl_certfile": "the client's certificate and those that signed it, as PEM, its key beside it "
+    "or in ssl_keyfile",
+    "ssl_keyfile": "the key of the certificate in ssl_certfile, as PEM",
+    "ssl_crlfile": "a list of revoked certificates, as PEM",
+    "ssl_ciphers": "a list of ciphers that this host's OpenSSL knows, such as 'ECDHE+AESGCM'",
+}
+
+
+def _blame(config: Mapping[str, Any], name: str, error: Exception) -> NoReturn:
+    raise ConfigurationError(
+        f"{name}={config[name]!r} cannot be used for TLS ({_reason(error)}): "
+        f"it must be {_WANTED[name]}"
+    ) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return str(getattr(error, "reason", None) or error)  # some have no reason
+    return getattr(error, "strerror", None) or str(error)
+
+
+# --- what went wrong with a peer ------------------------------------------------------------------
+
+# OpenSSL's verification results (x509_vfy.h)
+_UNTRUSTED = "ssl_cafile must have the authority that signed it"
+_VERIFY_ADVICE = {
+    2: _UNTRUSTED,
+    3: "ssl_crlfile has no list of the authority that signed it",
+    9: "its time has not come yet: look at the clocks",
+    10: "it has expired: the broker needs a new one",
+    12: "the list in ssl_crlfile has expired: get a new one",
+    18: _UNTRUSTED,
+    19: _UNTRUSTED,
+    20: _UNTRUSTED,
+    21: _UNTRUSTED,
+    23: "it was revoked, by the list in ssl_crlfile: the broker needs a new one",
+    62: "connect by a name that it has, or give the broker one with this name; "
+    "ssl_check_hostname=False trusts any name",
+    64: "connect by a name or address that it has, or give the broker one with this address; "
+    "ssl_check_hostname=False trusts any name",
+}
+_NO_TLS = frozenset(
+    ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+)
+_CLIENT_CERTIFICATE = (
+    "the broker does not take the client's certificate: check ssl_certfile and ssl_keyfile"
+)
+_REASON_ADVICE = {
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "no version or cipher is common, or the broker wants a "
+    "client's certificate: check ssl_ciphers and ssl_certfile",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the broker wants a client's certificate that it trusts: check "
+    "ssl_certfile",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the broker wants a client's certificate: set "
+    "ssl_certfile and ssl_keyfile",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _CLIENT_CERTIFICATE,
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client's certificate has expired: ssl_certfile needs "
+    "a new one",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": _CLIENT_CERTIFICATE,
+    "TLSV1_ALERT_UNKNOWN_CA": _CLIENT_CERTIFICATE,
+    "TLSV1_ALERT_PROTOCOL_VERSION": "the broker speaks no version of TLS that is allowed here "
+    "(1.2 or later)",
+    "UNSUPPORTED_PROTOCOL": "the broker speaks no version of TLS that is allowed here (1.2 or "
+    "later)",
+}
+
+
+def explained(error: ssl.SSLError) -> str:
+    """A TLS error in words, with what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        advice = _VERIFY_ADVICE.get(error.verify_code, "")
+        text = f"the broker's certificate is not accepted: {error.verify_message.rstrip('.')}"
+    elif _reason(error) in _NO_TLS:
+        return f"the port does not speak TLS ({_reason(error)}): {no_tls_advice()}"
+    else:
+        advice = _REASON_ADVICE.get(_reason(error), "")
+        text = f"TLS failed: {_reason(error)}"
+    return f"{text}; {advice}" if advice else text
+
+
+def no_tls_advice() -> str:
+    """For a port that does not speak TLS."""
+    return (
+        "take the port of a TLS listener, or set security_protocol to 'PLAINTEXT' or "
+        "'SASL_PLAINTEXT'"
+    )
+
+
+def tls_advice() -> str:
+    """For a port that speaks TLS, and nothing else."""
+    return "set security_protocol to 'SSL' or 'SASL_SSL', or take another port"
