@@ -1,4 +1,4 @@
-"""kafka-python's keywords for one of its connections, from those of a producer."""
+"""From a producer's keywords: those for a connection of kafka-python's, and limits of versions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from kafka.protocol.broker_version_data import BrokerVersionData
+
+OLDEST_VERSION = (0, 11)
 _PASSED_ON = (
     *("client_id", "receive_message_max_bytes", "security_protocol", "sasl_mechanism"),
     *("sasl_plain_username", "sasl_plain_password", "sasl_kerberos_name"),
@@ -22,3 +25,15 @@ def connection_config(config: Mapping[str, Any], setup_timeout_s: float) -> dict
         "max_in_flight_requests_per_connection": sys.maxsize,
         "request_timeout_ms": setup_timeout_s * 1000,  # of re-authentication only
     }
+
+
+def version_limits(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, int]]:
+    """The newest version of each request that brokers of this version know; {}: ask each broker.
+    One older than 0.11 is spoken to as if it were that: nothing older can carry our records.
+    """
+    if api_version is None:
+        return {}
+    limits: dict[int, tuple[int, int]] = BrokerVersionData(
+        max(api_version, OLDEST_VERSION)
+    ).api_versions
+    return limits
