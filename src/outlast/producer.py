@@ -15,14 +15,11 @@ Rules:
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 import time
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import kafka
@@ -40,6 +37,7 @@ from outlast.arguments import (
     checked_timestamp,
     header_size,
 )
+from outlast.closing import Closing, close_each
 from outlast.config import DEFAULTS, LONGEST_S, NEWEST_API_VERSION, Config
 from outlast.engine.messages import Failure, Gap, Health, Outcome, Stall
 from outlast.engine.record_batch import Record
@@ -58,7 +56,6 @@ log = logging.getLogger(__name__)
 
 _NO_HEADERS: Headers = []  # never handed out to code that could change it
 _RECORD_OVERHEAD_BYTES = 61 + 21 + 11  # batch header, record overhead, varints of key and value
-_EXIT_S = 1.0  # kafka-python gives records that long at exit and when collected
 
 
 class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
@@ -100,19 +97,16 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         try:
             self._driver = _started_driver(config, self._hearing, observers)
         except BaseException:  # TLS files that cannot be read
-            _close_each(observers)
+            close_each(observers)
             raise
         self._append = self._driver.append
-        self._close_all = partial(_close_all, self._driver, [*observers, *serializers])
-        self._close_lock = threading.Lock()
+        self._closing = Closing(self._driver, [*observers, *serializers])
         self._closed = False
-        self._cleanup: Callable[[], None] | None = _cleanup_of(self)
-        atexit.register(self._cleanup)
 
     def __del__(self) -> None:
-        if self._mark_closed():
-            # The collector may run on any thread and under any lock, the driver's own included.
-            _elsewhere(self._close_all, _EXIT_S)
+        if not self._closed:
+            self._closed = True
+            self._closing.collected()
 
     def __enter__(self) -> KafkaProducer:
         return self
@@ -242,12 +236,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         """
         if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
             raise ValueError(f"Invalid timeout: {timeout} (seconds ≥ 0, or None)")
-        if not self._mark_closed():
-            return
-        if self._driver.in_callback:  # which it would wait for
-            _elsewhere(self._close_all, timeout)
-        else:
-            self._close_all(timeout)
+        self._closed = True
+        self._closing.close(timeout)
 
     # --- looking ---
 
@@ -333,17 +323,6 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
 
     # --- off the hot path ---
 
-    def _mark_closed(self) -> bool:
-        """Whether this call is the one that closes it."""
-        if self._closed:
-            return False
-        with self._close_lock:
-            closed_before, self._closed = self._closed, True
-        if self._cleanup is not None:
-            atexit.unregister(self._cleanup)
-            self._cleanup = None
-        return not closed_before
-
     def _serialized(
         self, topic: str, headers: Headers, key: Any, value: Any
     ) -> tuple[Headers, Any, Any]:
@@ -397,44 +376,3 @@ def _started_driver(config: Config, hearing: Hearing, observers: Sequence[Observ
         new_delivery=lambda _batch: Delivery(hearing),
         observers=[one_by_one(observer) for observer in observers],
     )
-
-
-def _close_all(driver: Driver, rest: Sequence[Any], timeout: float | None) -> None:
-    """Not a method: it must not keep the producer alive when another thread runs it."""
-    try:
-        driver.close(timeout)
-    finally:
-        _close_each(rest)
-
-
-def _close_each(things: Sequence[Any]) -> None:
-    for thing in things:
-        close = getattr(thing, "close", None)
-        if close is not None:
-            try:
-                close()
-            except Exception:
-                log.exception("Error while closing %r", thing)
-
-
-def _elsewhere(close_all: Callable[[float | None], None], timeout: float | None) -> None:
-    """Close in a thread of its own; the interpreter waits for it if it ends in known time."""
-    thread = threading.Thread(
-        target=close_all, args=(timeout,), name="outlast-close", daemon=timeout is None
-    )
-    try:
-        thread.start()
-    except RuntimeError:  # the interpreter is ending: no new threads
-        close_all(timeout)
-
-
-def _cleanup_of(producer: KafkaProducer) -> Callable[[], None]:
-    """Close it at exit, without keeping it alive until then."""
-    reference = weakref.ref(producer)
-
-    def close_at_exit() -> None:
-        alive = reference()
-        if alive is not None:
-            alive.close(timeout=_EXIT_S)
-
-    return close_at_exit

@@ -38,6 +38,7 @@ class StubDriver:
         self.closed_with: list[float | None] = []
         self.flushed_with: list[float | None] = []
         self.in_callback = False
+        self.is_inside = lambda: False  # see Entrance
         self.broker_version: tuple[int, ...] | None = None
         self.raises: Exception | None = None
         self.partitions = frozenset(range(4))

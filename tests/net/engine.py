@@ -70,6 +70,9 @@ class Engine:
             self.room = True
             self._granted = [t for t in self.waiting if t != ticket]
 
+    def keep_waiting(self, tickets: Collection[int]) -> None:
+        self.waiting = [ticket for ticket in self.waiting if ticket in tickets]
+
     def flush(self, now: float) -> list[Batch]:
         self.attention = True
         return list(self._unsettled)

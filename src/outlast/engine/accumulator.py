@@ -104,6 +104,10 @@ class Accumulator:
         wish = self._waiting.get(ticket) or self._granted.get(ticket)
         return None if wish is None else wish.tp
 
+    def tickets(self) -> set[int]:
+        """All who wait, or have room set aside."""
+        return {*self._waiting, *self._granted}
+
     def move(self, ticket: int, tp: TopicPartition) -> None:
         """What waits with this ticket may as well go to another partition; its turn stays."""
         wish = self._waiting.get(ticket)
@@ -122,6 +126,13 @@ class Accumulator:
         self._shares.took(tp, -size_bytes)
         assert self.used_bytes >= 0
         return self.grant()
+
+    def recount(self, used_bytes: int) -> list[int]:
+        """A change was cut off: this is what records hold. Returns the tickets that have room."""
+        for ticket in self._granted:
+            self._waiting.pop(ticket, None)
+        self.used_bytes = used_bytes + sum(wish.size_bytes for wish in self._granted.values())
+        return [*self._granted, *self.grant()]
 
     def grant(self) -> list[int]:
         """Set room aside for those whose turn it is; returns their tickets."""

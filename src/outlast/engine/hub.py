@@ -156,6 +156,19 @@ class Hub:
             fate = "delivered" if delivered else "expired" if expired else "failed"
             self.tell(self.recorder.settled(number, fate, delivered or failed, now))
 
+    def recount(self) -> None:
+        """An `append` was cut off in the middle: make what was begun whole, and count anew what
+        records hold, so that none of them is forgotten and no room is lost.
+        """
+        used_bytes = 0
+        for tp, place in self.partitions.items():
+            place.queue.mend()
+            if not place.idle:
+                self.busy[tp] = place
+                used_bytes += sum(batch.charge_bytes for batch in place.unsettled())
+        self.grant(self.accumulator.recount(used_bytes))
+        self.shares.changed()
+
     def grant(self, tickets: Iterable[int]) -> None:
         """Room was set aside for these."""
         self.out.completions += [Granted(ticket) for ticket in tickets]

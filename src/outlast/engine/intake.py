@@ -68,8 +68,11 @@ class Intake:
         """
         try:
             got = self._append(topic, partition, key, value, headers, timestamp_ms, now, ticket)
-        except Exception:
+        except BaseException:
+            # Also a signal handler's, which may come anywhere: between the charge and the record.
+            self._hub.recount()
             self._forget(ticket)  # nobody will ask with it again
+            self.attention = True
             raise
         if isinstance(got, Waiting) and got.final:
             self._forget(ticket)
@@ -199,6 +202,12 @@ class Intake:
         if tp is not None:
             self._hub.tell(self._hub.recorder.send_refused(tp, now))
         self._forget(ticket)
+
+    def keep_waiting(self, tickets: Collection[int]) -> None:
+        """Nobody waits with any other ticket: its thread was cut off before it knew of it."""
+        waiting = {ticket for of_topic in self._waiters.values() for ticket in of_topic}
+        for ticket in (waiting | self._hub.accumulator.tickets()).difference(tickets):
+            self._forget(ticket)
 
     def _forget(self, ticket: int) -> None:
         """Its place in the queue and the room that was kept for it go to others."""

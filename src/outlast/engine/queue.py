@@ -103,6 +103,15 @@ class Queue:
             batch.closed = True
         return batch
 
+    def mend(self) -> None:
+        """An `append` was cut off: the last batch holds whole records, or is gone."""
+        batch = self.batches[-1] if self.batches else None
+        if batch is not None and batch.builder is not None and not batch.compressing:
+            batch.builder.mend()
+            batch.count = batch.builder.count
+            if not batch.count:
+                self.batches.pop()
+
     def learn_limit(self, pieces: Iterable[Batch]) -> None:
         """A batch was too large and was cut into these: fill none above their size any more.
 

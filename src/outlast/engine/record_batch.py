@@ -125,6 +125,15 @@ class RecordBatchBuilder:
         self.count = index + 1
         return self.size_bytes - before
 
+    def mend(self) -> None:
+        """Take away what an `append` that was cut off has left behind."""
+        buffer = self._buffer
+        if buffer is not None and len(buffer) > self.size_bytes:
+            del buffer[self.size_bytes :]
+        if self._deltas is not None:
+            del self._deltas[self.count :]
+            self._max_ms = self._base_ms + max(self._deltas, default=0)
+
     def timestamp_ms(self, index: int) -> int:
         """The timestamp of one record; also after the batch was sealed."""
         assert 0 <= index < self.count

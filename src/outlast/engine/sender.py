@@ -81,6 +81,7 @@ class Sender:
         # the application's side, where every call layer would be paid for each record
         self.append = self._intake.append
         self.partitions_for = self._intake.partitions_for
+        self.keep_waiting = self._intake.keep_waiting
 
     def __repr__(self) -> str:
         return f"<Sender {self._hub!r}>"

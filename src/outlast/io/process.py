@@ -2,16 +2,20 @@
 
 Rules:
 * Producers are known here by weak references only.
-* Before a fork each engine is held for a moment, so that the child finds it between two steps.
-  Where that takes too long (a fork out of the lock itself) the fork goes on without.
-* At exit all producers share the one second that kafka-python gives to each.
+* Before a fork each producer is held for a moment, so that the child finds it between two steps.
+  Where that takes too long (a callback that hangs) the fork goes on without.
+* At exit they deliver as long as outcomes come, in all `EXIT_LONGEST_S` at most, and together wait
+  `EXIT_IDLE_S` in which none comes. What is lost then is told on stderr.
+* A child of `multiprocessing` ends without Python's exit handlers, but with finalizers of its own.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -19,51 +23,119 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-EXIT_S = 1.0
+EXIT_IDLE_S = 1.0  # kafka-python gives records that long
+EXIT_LONGEST_S = 10.0
+_EXIT_SHARE_S = 0.2  # for each, when others have used up the idle time
+
+
+class Held(Protocol):
+    """A lock."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it."""
+
+    def release(self) -> None:
+        """Give it back."""
 
 
 class Forking(Protocol):
     """A driver, as seen from here."""
 
-    def hold_for_fork(self) -> bool:
-        """Keep others out of the engine; False if that cannot be had."""
-
-    def go_on_after_fork(self) -> None:
-        """In the parent, after `hold_for_fork` said True."""
+    def hold_for_fork(self) -> list[Held]:
+        """Keep others out; the locks that it took for that."""
 
     def become_child(self) -> None:
         """In the child: forget what belongs to the parent."""
+
+    def unsettled(self) -> int:
+        """How many records have no outcome yet."""
+
+    def drained(self, timeout_s: float | None) -> bool:
+        """Whether all have one within this time."""
 
     def close(self, timeout_s: float | None = None) -> None:
         """Close within this time."""
 
 
+class _Exit:
+    """The end of this process, once it has begun."""
+
+    def __init__(self) -> None:
+        self.last_s = time.monotonic() + EXIT_LONGEST_S
+        self.idle_s = EXIT_IDLE_S
+        self.lost = 0
+
+    def __repr__(self) -> str:
+        return f"<Exit idle={self.idle_s:.1f} s left, {self.lost} records lost>"
+
+    def close(self, driver: Forking) -> None:
+        """Let it deliver what can be delivered."""
+        left = driver.unsettled()
+        while left:
+            begun_s = time.monotonic()
+            if begun_s >= self.last_s:
+                break
+            driver.drained(min(max(self.idle_s, _EXIT_SHARE_S), self.last_s - begun_s))
+            before, left = left, driver.unsettled()
+            if left >= before:
+                self.idle_s -= time.monotonic() - begun_s
+                break
+        self.lost += left
+        driver.close(0)
+
+
 _drivers: weakref.WeakSet[Forking] = weakref.WeakSet()
 _held = threading.local()
+_exit: _Exit | None = None
+_finalized_pid = -1  # of the multiprocessing child that has our finalizer
 
 
 def register(driver: Forking) -> None:
-    """From now on the driver hears of forks and of the exit."""
+    """From now on the driver, started just now, hears of forks and of the exit."""
+    global _finalized_pid
     _drivers.add(driver)
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if multiprocessing and util and multiprocessing.parent_process() is not None:
+        pid = os.getpid()
+        if _finalized_pid != pid:
+            _finalized_pid = pid
+            util.Finalize(None, _close_all, exitpriority=0)
+
+
+def close_at_exit(driver: Forking) -> None:
+    """The process ends, and this producer with it."""
+    global _exit
+    if _exit is None:
+        _exit = _Exit()
+        for other in list(_drivers):
+            other.unsettled()  # they all stop lingering now
+    _exit.close(driver)
 
 
 @atexit.register
 def _close_all() -> None:
-    last_s = time.monotonic() + EXIT_S
     for driver in list(_drivers):
-        driver.close(max(0.0, last_s - time.monotonic()))
+        close_at_exit(driver)
+    # Where logging is not set up, the producers' own lines have been on stderr.
+    if _exit is not None and _exit.lost and logging.getLogger("outlast").hasHandlers():
+        lost, _exit.lost = _exit.lost, 0
+        with contextlib.suppress(Exception):  # there may be no stderr
+            sys.stderr.write(f"outlast: {lost} records were not delivered before the exit\n")
 
 
 def _before_fork() -> None:
-    _held.drivers = [driver for driver in list(_drivers) if driver.hold_for_fork()]
+    _held.locks = [lock for driver in list(_drivers) for lock in driver.hold_for_fork()]
 
 
 def _after_fork_in_parent() -> None:
-    for driver in _held.drivers:
-        driver.go_on_after_fork()
+    for lock in reversed(_held.locks):
+        lock.release()
 
 
 def _after_fork_in_child() -> None:
+    global _exit
+    _exit = None
     for driver in list(_drivers):
         _child(driver)
 

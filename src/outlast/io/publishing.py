@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol, cast
 
 from outlast.engine.batch import Batch, Result
-from outlast.engine.messages import Fact, Outcome
+from outlast.engine.messages import Completion, Fact, Outcome, Settled
 from outlast.engine.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,9 @@ class Delivery(Protocol):
 
     def settle(self, batch: Batch) -> None:
         """Take over the outcome, and run callbacks."""
+
+    def inherit(self, batch: Batch) -> None:
+        """In a forked child: take over the outcome there. Nobody is called back."""
 
     def wait_told(self, count: int, timeout_s: float | None) -> bool:
         """Wait until the first `count` records are settled and their callbacks have run."""
@@ -51,14 +54,28 @@ def settle(batch: Batch) -> None:
         log.exception("Error in a callback of %r", batch)
 
 
-def fail_all(
-    sender: Sender, kind: str, message: str, now: float, outcome: Outcome | None = None
-) -> None:
+def fail_all(sender: Sender, kind: str, message: str, now: float) -> None:
     """Fail every record of an engine that will not do it itself."""
     for batch in sender.flush(now):
-        failure = batch.failure(kind, None, message, time.time() - now)
-        batch.result = Result(failure=replace(failure, outcome=outcome or failure.outcome))
+        batch.result = Result(failure=batch.failure(kind, None, message, time.time() - now))
         settle(batch)
+
+
+def leave_behind(sender: Sender, untold: Iterable[Completion], now: float) -> None:
+    """In a forked child: its copies of the futures get an outcome, for nobody will settle them
+    there. What is settled and not told yet has its own; the parent goes on with the rest, and it
+    is the parent that calls back.
+    """
+    settled = [c.batch for c in (*untold, *sender.take().completions) if isinstance(c, Settled)]
+    unsettled = sender.flush(now)
+    for batch in unsettled:
+        message = "the process that forked this one goes on with it"
+        failure = batch.failure("forked", None, message, time.time() - now)
+        batch.result = Result(failure=replace(failure, outcome=Outcome.UNKNOWN))
+    for batch in (*settled, *unsettled):
+        delivery = _delivery_of(batch)
+        if delivery is not None:
+            delivery.inherit(batch)
 
 
 def _delivery_of(batch: Batch) -> Delivery | None:

@@ -1,0 +1,98 @@
+"""The end of a producer: closed by its user, collected, or at exit. Never twice, never by halves.
+
+Rules:
+* Nothing here knows the producer: it would never be collected.
+* The second of two closes waits for the first one, within its own time, or cuts it short.
+* The collector may run on any thread and under any lock, the driver's own included: what it begins
+  goes on in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from outlast.io import process
+from outlast.io.thread import Driver
+
+log = logging.getLogger(__name__)
+
+COLLECTED_S = 1.0  # kafka-python gives records that long when their producer is collected
+
+
+class Closing:
+    """Closes one producer's driver, and then the rest: observers, serializers."""
+
+    def __init__(self, driver: Driver, rest: Sequence[Any]) -> None:
+        self._driver = driver
+        self._rest = rest
+        self._lock = threading.RLock()  # a signal handler may close it, too
+        self._begun = self._done = False
+        atexit.register(self._at_exit)
+
+    def __repr__(self) -> str:
+        state = "done" if self._done else "begun" if self._begun else "not begun"
+        return f"<Closing {state}>"
+
+    def close(self, timeout: float | None) -> None:
+        """Close within this time; elsewhere, where this thread would wait for itself: in a callback,
+        and in a signal handler that came in between a call of this producer.
+        """
+        if self._begin():
+            if self._driver.in_callback or self._driver.is_inside():
+                self._elsewhere(timeout)
+            else:
+                self._close_all(self._driver.close, timeout)
+        elif not self._done:
+            self._driver.close(timeout)
+
+    def collected(self) -> None:
+        """Nobody has the producer any more."""
+        if self._begin():
+            self._elsewhere(COLLECTED_S)
+
+    def _at_exit(self) -> None:
+        if self._begin():
+            self._close_all(process.close_at_exit, self._driver)
+
+    def _begin(self) -> bool:
+        """Whether this call is the first."""
+        with self._lock:
+            begun, self._begun = self._begun, True
+        if not begun:
+            atexit.unregister(self._at_exit)
+        return not begun
+
+    def _close_all(self, close: Callable[..., None], argument: object) -> None:
+        try:
+            close(argument)
+            self._done = True
+        finally:
+            close_each(self._rest)
+
+    def _elsewhere(self, timeout: float | None) -> None:
+        """In a thread of its own; the interpreter waits for it if it ends in known time."""
+        thread = threading.Thread(
+            target=self._close_all,
+            args=(self._driver.close, timeout),
+            name="outlast-close",
+            daemon=timeout is None,
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending: no new threads
+            self._close_all(self._driver.close, timeout)
+
+
+def close_each(things: Sequence[Any]) -> None:
+    """Close what can be closed. One that cannot is logged."""
+    for thing in things:
+        close = getattr(thing, "close", None)
+        if close is not None:
+            try:
+                close()
+            except Exception:
+                log.exception("Error while closing %r", thing)

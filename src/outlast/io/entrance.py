@@ -1,0 +1,265 @@
+"""What the application's threads call: the engine behind its lock, and waiting for it.
+
+Rules:
+* Nothing that can wait, and nothing of the user's, runs under the lock.
+* The lock is never taken twice by one thread. Where a signal handler or a finalizer came in between
+  while its thread was in here, what would wait for itself raises instead.
+* An exception may come anywhere, from a signal handler: it costs one record at most, and leaves no
+  lock, no waiter and no room taken. So every call ends in `cut_off`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar, cast
+
+from kafka import errors as kafka_errors
+
+from outlast.engine.batch import Batch
+from outlast.engine.messages import Gap
+from outlast.engine.sender import Sender, Waiting
+from outlast.errors import BlockedError, ClosedError
+from outlast.io.kafka_net import Network
+from outlast.io.publishing import Delivery
+from outlast.io.reasons import Reasons
+from outlast.io.waiting import Parked, Wait, Waiter, new_waiter, the_loop
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Entrance:
+    """The side of a driver that users' threads see. `Driver` has the other one."""
+
+    _clock: Callable[[], float]
+    _new_delivery: Callable[[Batch], Delivery]
+    _network: Network
+    _reasons: Reasons
+    _sender: Sender
+    _thread: threading.Thread | None  # None: forked, and not used since
+
+    def __init__(self) -> None:
+        self._new_locks()
+        self._closed = False  # takes no more records
+        self._ready = False  # takes records: started, not closed, not crashed
+        self._crash: BaseException | None = None
+        self._waiters: dict[int, Waiter] = {}  # by ticket, of all who wait
+        self._asleep = False  # the I/O thread
+        self._nudged = False  # look at the engine before you sleep
+
+    def _new_locks(self) -> None:
+        self._telling = threading.Lock()  # held while callbacks and observers run
+        self._lock = threading.RLock()  # never taken twice: it knows who holds it
+        self.is_inside: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+
+    def _start(self) -> None:
+        """A new engine, network and thread."""
+        raise NotImplementedError
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    @property
+    def in_callback(self) -> bool:
+        """Whether this is the I/O thread, on which callbacks and observers run."""
+        return threading.current_thread() is self._thread
+
+    def append(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
+        timestamp_ms: int,
+        max_block_s: float,
+    ) -> tuple[Batch, int]:
+        """Take one record: its batch, and its index among the records of `batch.delivery`.
+
+        Waits up to `max_block_s` for metadata or for room.
+
+        Raises:
+            BlockedError: neither came in time (a KafkaTimeoutError).
+            ClosedError: the producer is closed.
+            ValueError: the topic has no such partition.
+            MessageSizeTooLargeError: the buffer could never hold the record.
+            BrokerResponseError: the cluster will not have this topic: not authorized, invalid name.
+        """
+        if self.is_inside():
+            raise self._came_between("send()")
+        now = self._clock()
+        batch: Batch | Waiting | None = None
+        try:
+            with self._lock:
+                if not self._ready:
+                    self._make_ready()
+                sender = self._sender
+                batch = sender.append(topic, partition, key, value, headers, timestamp_ms, now)
+                if not isinstance(batch, Waiting):
+                    if batch.delivery is None:
+                        batch.delivery = self._new_delivery(batch)
+                    index = batch.count - 1
+                    if not (self._asleep and sender.attention):
+                        return batch, index
+                    self._asleep = False
+                else:
+                    waiter = self._enqueue(batch)
+            if not isinstance(batch, Waiting):
+                self._network.wake()
+                return batch, index
+            again = partial(sender.append, topic, partition, key, value, headers, timestamp_ms)
+            last_s = now + max_block_s
+            wait = Wait(topic, batch, waiter, again, self._accepted, max_block_s, last_s)
+            if the_loop() is None:
+                return self._wait(wait)
+            return cast("tuple[Batch, int]", (Parked(self, wait), 0))
+        except BaseException:
+            self.cut_off(batch)
+            raise
+
+    def _accepted(self, batch: Batch) -> tuple[Batch, int]:
+        """Under the lock: what `append` returns for the batch's last record."""
+        if batch.delivery is None:
+            batch.delivery = self._new_delivery(batch)
+        return batch, batch.count - 1
+
+    def partitions_for(self, topic: str, max_block_s: float) -> frozenset[int]:
+        """The partitions of a topic. Waits and raises as `append` does."""
+        known = self._partitions_for(topic, max_block_s)
+        if not isinstance(known, Wait):
+            return known
+        try:
+            return self._wait(known)
+        except BaseException:
+            self.cut_off(known.waiting)
+            raise
+
+    async def partitions_in_loop(self, topic: str, max_block_s: float) -> frozenset[int]:
+        """The same in a coroutine."""
+        known = self._partitions_for(topic, max_block_s)
+        return await Parked(self, known).answer() if isinstance(known, Wait) else known
+
+    def _partitions_for(
+        self, topic: str, max_block_s: float
+    ) -> frozenset[int] | Wait[frozenset[int], frozenset[int]]:
+        self._not_inside("partitions_for()")
+        now = self._clock()
+        known: frozenset[int] | Waiting | None = None
+        try:
+            with self._lock:
+                if not self._ready:
+                    self._make_ready()
+                known = self._sender.partitions_for(topic, now)
+                if not isinstance(known, Waiting):
+                    return known
+                waiter = self._enqueue(known)
+        except BaseException:
+            self.cut_off(known)
+            raise
+        again = partial(self._sender.partitions_for, topic)
+        return Wait(topic, known, waiter, again, lambda p: p, max_block_s, now + max_block_s)
+
+    def ask(self, question: Callable[[Sender, float], T]) -> T:
+        """Look at the engine, under the lock: be quick, and change nothing."""
+        self._not_inside("a question to the producer")
+        with self._lock:
+            return question(self._sender, self._clock())
+
+    def available_partitions(self, topic: str) -> tuple[int, ...]:
+        """The partitions of a topic that have a leader, as far as is known."""
+        return self.ask(lambda sender, _: sender.available_partitions(topic))
+
+    def gaps(self) -> list[Gap]:
+        """The last thousand gaps, open ones included."""
+        return self.ask(lambda sender, now: sender.gaps(now))
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def _make_ready(self) -> None:
+        """Under the lock, before use: why it cannot be used, or the new start after a fork."""
+        if self._closed or self._crash is not None:
+            raise ClosedError(self._reasons.closed(self._crash))
+        self._start()
+
+    def _not_inside(self, what: str) -> None:
+        if self.is_inside():
+            raise self._came_between(what)
+
+    def _came_between(self, what: str) -> Exception:
+        return kafka_errors.IllegalStateError(  # type: ignore[no-any-return]
+            f"{what} in a signal handler or finalizer that came in between while its thread was in "
+            "a call of the same producer, and would wait for that for ever"
+        )
+
+    def _enqueue(self, waiting: Waiting) -> Waiter:
+        """Under the lock: what is set when the ticket is granted."""
+        waiter = new_waiter()
+        if not waiting.final:
+            self._waiters[waiting.ticket] = waiter
+            self._nudge()
+        return waiter
+
+    def _wait(self, wait: Wait[S, T]) -> T:
+        """Until the engine gives something, or time is up."""
+        if self.in_callback or the_loop() is not None:
+            wait.max_block_s, wait.last_s = 0.0, self._clock()  # it would wait for itself
+        while (got := self.look(wait)) is None:
+            cast(threading.Event, wait.waiter).wait(self.left_s(wait))
+        return got
+
+    def left_s(self, wait: Wait[S, T]) -> float:
+        """How long the wait may go on."""
+        return max(0.0, min(wait.last_s - self._clock(), threading.TIMEOUT_MAX))
+
+    def look(self, wait: Wait[S, T]) -> T | None:
+        """Ask again if the ticket was granted. None: wait on."""
+        ticket = wait.waiting.ticket
+        if wait.waiting.final:
+            error = kafka_errors.for_code(wait.waiting.error)
+            raise error(f"topic {wait.topic!r} cannot be written to")
+        with self._lock:
+            now = self._clock()
+            if not self._ready:
+                self._make_ready()
+            if wait.waiter.is_set():
+                got = wait.again(now, ticket)
+                if not isinstance(got, Waiting):
+                    self._waiters.pop(ticket, None)
+                    self._nudge()
+                    return wait.accepted(got)
+                wait.waiting, wait.waiter = got, self._enqueue(got)
+        if wait.waiting.final:
+            return self.look(wait)
+        if now >= wait.last_s:
+            error_code = self._cancel(wait.topic, ticket)
+            reason, limit_s = wait.waiting.reason, wait.max_block_s
+            raise BlockedError(self._reasons.blocked(wait.topic, reason, error_code, limit_s))
+        return None
+
+    def _cancel(self, topic: str, ticket: int) -> int:
+        """Nobody waits with this ticket any more; returns what the brokers say of the topic."""
+        with self._lock:
+            self._waiters.pop(ticket, None)
+            now = self._clock()
+            known = self._sender.partitions_for(topic, now, ticket)
+            self._sender.cancel_wait(ticket, now)
+            self._nudge()
+        return known.error if isinstance(known, Waiting) else 0
+
+    def cut_off(self, got: object = None) -> None:
+        """A call ends with an exception, after it `got` this: nothing stays of it."""
+        if self.is_inside() or self._thread is None or self._crash is not None:
+            return
+        with self._lock:
+            if isinstance(got, Waiting):
+                self._waiters.pop(got.ticket, None)
+            self._sender.keep_waiting(self._waiters)
+        self._network.wake()  # it may have said so, and then not come to it
+
+    def _nudge(self) -> None:
+        """Under the lock: have the I/O thread look at the engine soon."""
+        self._nudged = True
+        if self._asleep:
+            self._asleep = False
+            self._network.wake()

@@ -1,0 +1,168 @@
+"""Waiting for room in the buffer or for a topic's metadata: in a thread, or in an event loop.
+
+Whoever must wait has a ticket of the engine's and a waiter, which the I/O thread sets once the
+ticket is granted; then the engine is asked again. A thread blocks until then. A coroutine must not:
+with `in_loop`, what would block comes back at once as something `Parked`, to be awaited.
+
+Rules:
+* A ticket that nobody waits with any more is taken back, whatever ended the wait: time, a signal
+  handler that raises, a task that is cancelled.
+* asyncio is imported where a loop of it is running, and so has been already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from outlast.engine.intake import Waiting
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Waiter(Protocol):
+    """What is set when it is worth to ask again; `threading.Event` is one."""
+
+    def set(self) -> None:
+        """From any thread."""
+
+    def is_set(self) -> bool:
+        """Whether it is."""
+
+
+class LoopEvent:
+    """A waiter for a coroutine."""
+
+    __slots__ = ("_future", "_loop", "_set")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._future = loop.create_future()
+        self._set = False
+
+    def __repr__(self) -> str:
+        return f"<LoopEvent {'set' if self._set else 'not set'}>"
+
+    def set(self) -> None:
+        """From any thread; a loop that is closed has nobody who waits."""
+        self._set = True
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def is_set(self) -> bool:
+        """Whether it is."""
+        return self._set
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until it is set, or so long."""
+        from asyncio import wait
+
+        await wait([self._future], timeout=timeout_s)
+
+    def _wake(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+@dataclass(slots=True)
+class Wait(Generic[S, T]):
+    """One call that cannot be answered yet.
+
+    Attributes:
+        waiting: what the engine said last.
+        waiter: set when it is worth to ask again.
+        again: asks the engine, with the time and the ticket.
+        accepted: what the call returns, of what the engine gave.
+        last_s: until when it may wait.
+    """
+
+    topic: str
+    waiting: Waiting
+    waiter: Waiter
+    again: Callable[[float, int], S | Waiting]
+    accepted: Callable[[S], T]
+    max_block_s: float
+    last_s: float
+
+
+class Desk(Protocol):
+    """Where one asks (`outlast.io.entrance.Entrance`)."""
+
+    def look(self, wait: Wait[S, T]) -> T | None:
+        """Ask again if the waiter is set; None: wait on.
+
+        Raises:
+            BlockedError: time is up.
+        """
+
+    def cut_off(self, got: object = None) -> None:
+        """The wait ended otherwise: nothing stays of it."""
+
+    def left_s(self, wait: Wait[S, T]) -> float:
+        """How long it may go on."""
+
+
+class Parked(Generic[S, T]):
+    """A call from an event loop that cannot be answered yet.
+
+    For `send` it stands where the record's `Delivery` will: it keeps the callbacks until then.
+    """
+
+    __slots__ = ("_desk", "_wait", "delivery", "listeners")
+
+    def __init__(self, desk: Desk, wait: Wait[S, T]) -> None:
+        self._desk = desk
+        self._wait = wait
+        self.delivery = self  # as if it were a batch
+        self.listeners: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"<Parked {self._wait.topic} {self._wait.waiting}>"
+
+    def listen(self, listener: Any) -> None:
+        """For the delivery, once there is one."""
+        self.listeners.append(listener)
+
+    async def answer(self) -> T:
+        """What the call would have returned, or raised."""
+        wait = self._wait
+        try:
+            while (got := self._desk.look(wait)) is None:
+                assert isinstance(wait.waiter, LoopEvent)
+                await wait.waiter.wait(self._desk.left_s(wait))
+        except BaseException:  # also that the task is cancelled
+            self._desk.cut_off(wait.waiting)
+            raise
+        return got
+
+
+_here = threading.local()
+
+
+@contextmanager
+def in_loop(loop: AbstractEventLoop) -> Iterator[None]:
+    """What is called in here comes from this loop, and must not block it."""
+    _here.loop = loop
+    try:
+        yield
+    finally:
+        _here.loop = None
+
+
+def the_loop() -> AbstractEventLoop | None:
+    """The loop that must not be blocked, if there is one."""
+    loop: AbstractEventLoop | None = getattr(_here, "loop", None)
+    return loop
+
+
+def new_waiter() -> Waiter:
+    """For this thread, or for its loop."""
+    loop = the_loop()
+    return threading.Event() if loop is None else LoopEvent(loop)
