@@ -6,11 +6,25 @@ import os
 from ast import literal_eval
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+from outlast.cli.streams import standard_streams
+
+
+class Commands(TyperGroup):
+    """All commands, help included: none of them shows a traceback because of a closed pipe."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the one that the arguments name."""
+        with standard_streams():
+            return super().main(*args, **kwargs)
+
 
 app = typer.Typer(
+    cls=Commands,
     help="A Kafka producer whose sends outlast a failover, and which tells what the failover did.",
     no_args_is_help=True,
     add_completion=False,
