@@ -39,11 +39,13 @@ from outlast.arguments import (
 )
 from outlast.closing import Closing, close_each
 from outlast.config import DEFAULTS, LONGEST_S, NEWEST_API_VERSION, Config
+from outlast.engine.batch import Batch
 from outlast.engine.messages import Failure, Gap, Health, Outcome, Stall
 from outlast.engine.record_batch import Record
 from outlast.errors import ClosedError
-from outlast.figures import Figures
+from outlast.figures import Figures, MeteredDelivery
 from outlast.future import Delivery, DeliveryFuture, Hearing
+from outlast.io.metering import METERING
 from outlast.io.thread import Driver
 from outlast.observe.otel import OtelObserver
 from outlast.observe.send_spans import SendSpans, TracedHeaders
@@ -95,7 +97,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         observers = observers_for(values, self._figures, gap_spans)
         serializers = [values[name] for name in ("key_serializer", "value_serializer")]
         try:
-            self._driver = _started_driver(config, self._hearing, observers)
+            self._driver = _started_driver(config, self._hearing, observers, self._figures)
         except BaseException:  # TLS files that cannot be read
             close_each(observers)
             raise
@@ -280,7 +282,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
 
     def metrics(self, raw: bool = False) -> dict[Any, Any] | None:
         """Figures as `{group: {name: value}}`, or kafka-python's objects if `raw`; None with
-        `metrics_enabled=False`. Fewer than kafka-python has: see the Prometheus metrics.
+        `metrics_enabled=False`. What kafka-python has, and a group `outlast-metrics`.
         """
         return None if self._figures is None else self._figures.read(raw=raw)
 
@@ -369,10 +371,15 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         return Delivery.refused(topic_partition, failure, record, self._hearing)
 
 
-def _started_driver(config: Config, hearing: Hearing, observers: Sequence[Observer]) -> Driver:
+def _started_driver(
+    config: Config, hearing: Hearing, observers: Sequence[Observer], figures: Figures | None
+) -> Driver:
+    def new_delivery(_batch: Batch) -> Delivery:
+        return Delivery(hearing) if figures is None else MeteredDelivery(hearing, figures)
+
     return Driver(
         config.settings,
-        config.values,
-        new_delivery=lambda _batch: Delivery(hearing),
+        {**config.values, METERING: figures},
+        new_delivery=new_delivery,
         observers=[one_by_one(observer) for observer in observers],
     )

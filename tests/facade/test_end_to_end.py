@@ -455,8 +455,8 @@ class TestGaps:
         assert gap.old_leader != gap.new_leader
         assert json.loads(json.dumps(gap.to_dict()))["outcome"] == "absorbed"
         assert metrics is not None
-        assert metrics["producer-metrics"]["gaps-total"] == 1
-        assert metrics["producer-metrics"]["record-send-total"] == len(futures) + 3
+        assert metrics["outlast-metrics"]["gaps-total"] == 1
+        assert metrics["outlast-metrics"]["record-send-total"] == len(futures) + 3
         labels = {"topic": topic, "partition": "1"}
         seconds = registry.get_sample_value("outlast_partition_gap_seconds_total", labels)
         assert seconds == pytest.approx(told[0].duration_s, abs=0.01)

@@ -142,7 +142,7 @@ class TestLooks:
     def test_metrics(self, producer: outlast.KafkaProducer) -> None:
         metrics = producer.metrics()
         assert metrics is not None
-        assert metrics["producer-metrics"]["record-send-total"] == 0
+        assert metrics["outlast-metrics"]["record-send-total"] == 0
         assert metrics["kafka-metrics-count"]["count"] >= 5
         raw = producer.metrics(raw=True)
         assert raw is not None

@@ -45,6 +45,7 @@ from outlast.io.connection_config import connection_config, version_limits
 from outlast.io.dialing import Dial, Dialer
 from outlast.io.events import Connected, Disconnected, Ended, Event, Inspected, Responded, because
 from outlast.io.lent import borrow
+from outlast.io.metering import METERING, metered
 from outlast.io.quiet import quiet
 from outlast.io.sasl import HeldToken, Logins
 from outlast.io.sockets import (
@@ -73,6 +74,7 @@ class Network:
     ) -> None:
         self.setup_timeout_s = setup_timeout_s
         self.version_limits = version_limits(config.get("api_version"))
+        self.metering = config.get(METERING)
         self.dialer = Dialer(config, resolver)
         self.protocol: str = config.get("security_protocol", "PLAINTEXT")
         self.tls = Contexts(config) if self.protocol in ("SSL", "SASL_SSL") else None
@@ -199,6 +201,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
             if self.session is not None:
                 await self.session.prepare()
             self.connection_made(await self._transport())
+            self.parser: Any = metered(self.parser, self.name.node_id, self.network.metering)
         except Exception as error:
             self.close(error)
         else:
