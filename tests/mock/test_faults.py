@@ -62,6 +62,12 @@ def test_faults_are_narrowed_by_node_topic_partition_connection_and_time(make_be
     assert bench.produced(other).result == (0, 3)
 
 
+def test_a_partition_without_its_topic_is_refused():
+    """It would strike every partition."""
+    with pytest.raises(ValueError, match=r"partition=3 .* topic="):
+        Blackhole(partition=3)
+
+
 def test_error_after_appends_or_recognises_and_answers_with_the_offset(bench):
     bench.cluster.faults.append(ErrorAfter(20, times=2))
     leader = bench.connect(1)

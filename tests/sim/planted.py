@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.mutants import Edit, Mutant, Seeds, Story
+from tests.sim.planted_blame import BLAME
 from tests.sim.planted_lanes import LANES, WAITS
 from tests.sim.planted_order import CERTAINTY, ORDER, edit, guard, unit
 from tests.sim.planted_shares import SHARES
@@ -301,4 +302,4 @@ WAYS = (
     ),
 )
 
-MUTANTS = (*ORDER, *CERTAINTY, *LEADERS, *TRUTH, *WAYS, *LANES, *WAITS, *SHARES)
+MUTANTS = (*ORDER, *CERTAINTY, *LEADERS, *TRUTH, *WAYS, *LANES, *BLAME, *WAITS, *SHARES)

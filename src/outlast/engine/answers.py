@@ -79,10 +79,11 @@ class Answers:
         behind = sent_s < max(link.stalled_s, link.throttled_until_s)
         waits_s: list[float] = []
         stuck = False
-        for place, batch, attempt in told:
+        for place, _, attempt in told:
             if attempt.stalled:
                 stuck |= lanes.stuck(place.tp, link.node_id, attempt.sent_s, now)
-            elif attempt.state is AttemptState.ACCEPTED:
+        for place, batch, attempt in told:
+            if attempt.state is AttemptState.ACCEPTED:
                 since_s = served_since_s(batch, attempt)
                 waits_s.append(now - since_s)
                 place.queue.learn_pace(now - since_s)
@@ -92,7 +93,7 @@ class Answers:
                     usual = since_s == attempt.sent_s
                 else:
                     usual = not behind and now - since_s <= lanes.ack_wait_s(link.node_id)
-                lanes.acked(place.tp, attempt.sent_s, usual=usual, now=now)
+                lanes.acked(place.tp, link.node_id, attempt.sent_s, usual=usual, now=now)
         if held_back:
             link.stalled_s = now
         elif waits_s and not behind:

@@ -18,8 +18,10 @@ with an affected one stalls until the ISR shrinks, 8–12 s later. Two things co
 Which lane:
 
 * *Stuck*: answered 7 with an offset. *Suspect*: shares a follower with a stuck partition of this
-  broker, and nothing that was sent since that one's request has been acked. *Follower down*: its
-  in-sync replicas name a node that is known to be down or silent, likewise without an ack since.
+  broker, and nothing that was sent since that one's request has been acked. A follower that has
+  kept one stuck, and nothing acked since, is enough to blame for the next: its other followers
+  are not. *Follower down*: its in-sync replicas name a node that is known to be down or silent,
+  likewise without an ack since.
 * In the slow lane one request is under way at a time, so that a 7 there closes nothing; suspects go
   in a request of their own before the others. An ack within the ack wait leads back, and stands
   until metadata shows other in-sync replicas. Whoever is stuck again soon afterwards (its follower
@@ -40,6 +42,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from math import inf
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Brokers, Link
@@ -85,6 +88,7 @@ class Lanes:
         "_changed_nodes",
         "_look_s",
         "_metadata",
+        "_proved",
         "_returned",
         "_settings",
         "_slow",
@@ -103,6 +107,7 @@ class Lanes:
         self._slow: dict[TopicPartition, _Slow] = {}
         self._blamed: dict[int, dict[int, float]] = {}  # node → follower of stuck ones, since
         self._changed_nodes: set[int] = set()  # whose stuck ones are others than were reckoned with
+        self._proved: dict[int, dict[int, float]] = {}  # node → follower that acked what was sent
         self._acked: dict[TopicPartition, float] = {}  # when the last acked attempt was sent
         self._trusted_isr: dict[TopicPartition, Sequence[int]] = {}
         self._usual: dict[int, deque[float]] = {}
@@ -182,7 +187,7 @@ class Lanes:
         if not (blamed or down):
             return None
         isr = self._metadata.isr(*tp)
-        acked_s = self._acked.get(tp, float("-inf"))
+        acked_s = self._acked.get(tp, -inf)
         for follower in isr:
             if follower == node_id:
                 continue
@@ -250,9 +255,13 @@ class Lanes:
             max(self._settings.ack_wait_s, USUAL_TIMES * _median(times_s))
         )
 
-    def acked(self, tp: TopicPartition, sent_s: float, *, usual: bool, now: float) -> None:
+    def acked(
+        self, tp: TopicPartition, node_id: int, sent_s: float, *, usual: bool, now: float
+    ) -> None:
         """A request sent then was acked, in usual time or not."""
         self._acked[tp] = sent_s
+        if self._slow:
+            self._prove(tp, node_id, sent_s)
         slow = self._slow.get(tp)
         if slow is None:
             return
@@ -335,13 +344,30 @@ class Lanes:
             return self._blamed.get(node_id, {})
         self._changed_nodes.discard(node_id)
         blamed: dict[int, float] = {}
-        for tp, slow in self._slow.items():
-            if slow.node_id == node_id and slow.reason is LaneReason.STUCK:
-                for follower in self._metadata.isr(*tp):
-                    if follower != node_id:
-                        blamed[follower] = max(blamed.get(follower, slow.since_s), slow.since_s)
+        proved = self._proved.get(node_id, {})
+        stuck = [
+            (slow.since_s, tp)
+            for tp, slow in self._slow.items()
+            if slow.node_id == node_id and slow.reason is LaneReason.STUCK
+        ]
+        for since_s, tp in sorted(stuck):
+            followers = [follower for follower in self._metadata.isr(*tp) if follower != node_id]
+            known = [f for f in followers if f in blamed and proved.get(f, -inf) < blamed[f]]
+            for follower in known or followers:
+                blamed[follower] = since_s
         self._blamed[node_id] = blamed
         return blamed
+
+    def _prove(self, tp: TopicPartition, node_id: int, sent_s: float) -> None:
+        """An ack shows that all of the partition's followers were there after it was sent."""
+        proved, blamed = self._proved.setdefault(node_id, {}), self._blamed.get(node_id, {})
+        for follower in self._metadata.isr(*tp):
+            before_s = proved.get(follower, -inf)
+            if follower == node_id or sent_s <= before_s:
+                continue
+            proved[follower] = sent_s
+            if before_s < blamed.get(follower, -inf) <= sent_s:
+                self._changed_nodes.add(node_id)
 
 
 def served_since_s(batch: Batch, attempt: Attempt) -> float:

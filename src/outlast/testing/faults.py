@@ -36,6 +36,10 @@ class Fault:
     until_s: float = inf
     used: int = 0
 
+    def __post_init__(self) -> None:
+        if self.partition is not None and self.topic is None:
+            raise ValueError(f"partition={self.partition} of which topic? Give topic=, too.")
+
     def fits(
         self,
         node: int,
