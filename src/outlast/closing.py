@@ -38,8 +38,8 @@ class Closing:
         return f"<Closing {state}>"
 
     def close(self, timeout: float | None) -> None:
-        """Close within this time; elsewhere, where this thread would wait for itself: in a callback,
-        and in a signal handler that came in between a call of this producer.
+        """Close within this time. Where this thread would wait for itself, elsewhere: in a
+        callback, and in a signal handler that came in between a call of this producer.
         """
         if self._begin():
             if self._driver.in_callback or self._driver.is_inside():

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +30,7 @@ from outlast.engine.batch import Batch, Result
 from outlast.engine.messages import AttemptRecord, Failure, Outcome
 from outlast.engine.record_batch import Record
 from outlast.errors import DeliveryError, error_for
+from outlast.flag import Flag
 
 log = logging.getLogger(__name__)
 
@@ -145,14 +147,14 @@ class Listener(NamedTuple):
 class Delivery:
     """What the futures of one batch share: its outcome, and who waits for it."""
 
-    __slots__ = ("_changed", "_hearing", "_listeners", "_lock", "_pieces")
+    __slots__ = ("_flags", "_hearing", "_listeners", "_lock", "_pieces")
 
     def __init__(self, hearing: Hearing) -> None:
         self._hearing = hearing
         self._pieces: tuple[Piece, ...] = ()
         self._lock = threading.RLock()
         self._listeners: list[Listener] | None = None
-        self._changed: threading.Condition | None = None
+        self._flags: list[Flag] | None = None  # of threads that wait
 
     @classmethod
     def refused(
@@ -203,14 +205,15 @@ class Delivery:
             _running.hearing = before
             with self._lock:
                 piece.told = True
-                if self._changed is not None:
-                    self._changed.notify_all()
+                flags, self._flags = self._flags or (), None
+            for flag in flags:
+                flag.set()
 
     def inherit(self, batch: Batch) -> None:
         """In a forked child: the outcome there, for those who ask. Callbacks are the parent's, and
         the lock may be held by a thread that is not here.
         """
-        self._lock, self._changed, self._listeners = threading.RLock(), None, None
+        self._lock, self._flags, self._listeners = threading.RLock(), None, None
         piece = _piece_of(batch)
         piece.told = True
         self._pieces = (*self._pieces, piece)
@@ -256,12 +259,20 @@ class Delivery:
                 "get() in a callback would wait for the thread that it runs on; use timeout=0, or "
                 "add a callback to that future"
             )
-        if timeout_s is not None:
-            timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
-        with self._lock:
-            if self._changed is None:
-                self._changed = threading.Condition(self._lock)
-            return self._changed.wait_for(reached, timeout_s)
+        last_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            flag = Flag()
+            with self._lock:
+                if reached():
+                    return True
+                self._flags = [*(self._flags or ()), flag]
+            left_s = threading.TIMEOUT_MAX if last_s is None else last_s - time.monotonic()
+            try:
+                if left_s <= 0 or not flag.wait(min(left_s, threading.TIMEOUT_MAX)):
+                    return reached()
+            finally:
+                with self._lock:
+                    self._flags = [other for other in self._flags or () if other is not flag]
 
     def _take_listeners(self, piece: Piece) -> list[Listener]:
         if not self._listeners:

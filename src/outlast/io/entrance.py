@@ -21,6 +21,7 @@ from outlast.engine.batch import Batch
 from outlast.engine.messages import Gap
 from outlast.engine.sender import Sender, Waiting
 from outlast.errors import BlockedError, ClosedError
+from outlast.flag import Flag
 from outlast.io.kafka_net import Network
 from outlast.io.publishing import Delivery
 from outlast.io.reasons import Reasons
@@ -28,6 +29,12 @@ from outlast.io.waiting import Parked, Wait, Waiter, new_waiter, the_loop
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+_ADVICE = {
+    kafka_errors.TopicAuthorizationFailedError: ": the cluster's access lists must allow this user "
+    "DESCRIBE and WRITE on it",
+    kafka_errors.InvalidTopicError: ": the brokers do not take that name",
+}
 
 
 class Entrance:
@@ -205,7 +212,7 @@ class Entrance:
         if self.in_callback or the_loop() is not None:
             wait.max_block_s, wait.last_s = 0.0, self._clock()  # it would wait for itself
         while (got := self.look(wait)) is None:
-            cast(threading.Event, wait.waiter).wait(self.left_s(wait))
+            cast(Flag, wait.waiter).wait(self.left_s(wait))
         return got
 
     def left_s(self, wait: Wait[S, T]) -> float:
@@ -217,7 +224,8 @@ class Entrance:
         ticket = wait.waiting.ticket
         if wait.waiting.final:
             error = kafka_errors.for_code(wait.waiting.error)
-            raise error(f"topic {wait.topic!r} cannot be written to")
+            advice = _ADVICE.get(error, "")
+            raise error(f"topic {wait.topic!r} cannot be written to{advice}")
         with self._lock:
             now = self._clock()
             if not self._ready:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from outlast.engine.intake import Waiting
+from outlast.flag import Flag
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class Waiter(Protocol):
-    """What is set when it is worth to ask again; `threading.Event` is one."""
+    """What is set when it is worth to ask again; a `Flag` is one."""
 
     def set(self) -> None:
         """From any thread."""
@@ -165,4 +166,4 @@ def the_loop() -> AbstractEventLoop | None:
 def new_waiter() -> Waiter:
     """For this thread, or for its loop."""
     loop = the_loop()
-    return threading.Event() if loop is None else LoopEvent(loop)
+    return Flag() if loop is None else LoopEvent(loop)
