@@ -234,9 +234,11 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
             null_logger: as in kafka-python's signature; without effect.
 
         Raises:
-            ValueError: the timeout is negative.
+            ValueError: the timeout is negative, and it is still open.
         """
         if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
+            if self._closed:
+                return
             raise ValueError(f"Invalid timeout: {timeout} (seconds ≥ 0, or None)")
         self._closed = True
         self._closing.close(timeout)
@@ -288,7 +290,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
 
     def bootstrap_connected(self) -> bool:
         """Whether any broker has answered yet."""
-        return self._driver.broker_version is not None
+        return not self._closed and self._driver.broker_version is not None
 
     @classmethod
     def max_usable_produce_magic(cls, api_version: tuple[int, ...]) -> int:

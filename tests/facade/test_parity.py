@@ -1,11 +1,15 @@
-"""The surface is kafka-python's: whatever its KafkaProducer has, ours has of its own."""
+"""The surface is kafka-python's: whatever its KafkaProducer has, ours has of its own, and what
+comes of a call is the same, but for the differences that docs/compatibility.md lists.
+"""
 
 from __future__ import annotations
 
 import gc
 import inspect
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import kafka
@@ -18,6 +22,9 @@ from kafka.producer.future import FutureRecordMetadata
 import outlast
 from outlast import config
 from outlast.future import DeliveryFuture
+from outlast.testing import Error, MockCluster
+from tests.facade import surface
+from tests.facade.surface import OURS as OUR_KIND, THEIRS as THEIR_KIND, Outcome
 
 THEIRS, OURS = kafka.KafkaProducer, outlast.KafkaProducer
 FROM_OBJECT = {"__class__", "__dict__", "__doc__", "__module__", "__weakref__"}
@@ -198,3 +205,104 @@ class TestNothingHalfBuilt:
         gc.collect()
         assert threading.active_count() == threads
         assert process.num_fds() == descriptors
+
+
+# --- the same calls, and the table of those with another outcome ----------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+Differences = dict[str, tuple[str, str]]
+
+
+def table() -> Differences:
+    """Case → what came of it there, and here."""
+    rows = {}
+    section = PAGE.read_text(encoding="utf-8").partition("## The same calls")[2]
+    for line in section.partition("\n## ")[0].splitlines():
+        if line.startswith("| `"):
+            calls, theirs, ours, _ = line.strip("| ").split(" | ")
+            for case in re.findall(r"`([^`]+)`", calls):
+                assert case not in rows, f"{case} has two rows"
+                rows[case] = (theirs, ours)
+    return rows
+
+
+def differences(pairs: Iterable[tuple[str, Outcome, Outcome]]) -> Differences:
+    return {
+        case: (str(theirs), str(ours)) for case, theirs, ours in pairs if not ours.same_as(theirs)
+    }
+
+
+def rows(of: Iterable[str]) -> Differences:
+    """The rows of these cases."""
+    listed = table()
+    return {case: listed[case] for case in of if case in listed}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    topics = {"t": 3, "forbidden": 1, "invalid": 1}
+    with MockCluster(3, topics=topics) as mock:
+        mock.faults.append(Error(29, api=surface.METADATA, topic="forbidden"))
+        mock.faults.append(Error(17, api=surface.METADATA, topic="invalid"))
+        yield mock
+
+
+@pytest.mark.filterwarnings("ignore:.*does not implement kafka:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # theirs, where it raises
+class TestTheSameCalls:
+    def test_building_one(self) -> None:
+        cases = surface.cases(surface.BUILT)
+        named = [f"K({case})" for case in cases]
+        both = zip(named, map(THEIR_KIND.built, cases), map(OUR_KIND.built, cases), strict=True)
+        assert differences(both) == rows(named)
+        gc.collect()  # here, where the warnings are known
+
+    def test_using_one(self, cluster: MockCluster) -> None:
+        theirs = dict(THEIR_KIND.called(cluster.bootstrap_servers))
+        ours = dict(OUR_KIND.called(cluster.bootstrap_servers))
+        both = ((case, theirs[case], ours[case]) for case in theirs)
+        assert differences(both) == rows(theirs)
+
+    @pytest.mark.parametrize("code", surface.REFUSED)
+    def test_an_error_of_the_broker(self, cluster: MockCluster, code: int) -> None:
+        theirs, ours = THEIR_KIND.refused(cluster, code), OUR_KIND.refused(cluster, code)
+        assert ours.same_as(theirs), (theirs, ours)
+        assert theirs.moment == "its future fails:"
+
+    @pytest.mark.timed
+    def test_brokers_that_are_silent(self) -> None:
+        theirs, ours = THEIR_KIND.all_lost(), OUR_KIND.all_lost()
+        both = ((case, theirs[case], ours[case]) for case in theirs)
+        assert differences(both) == rows(theirs)
+
+    def test_every_row_is_a_case_that_is_tried(self) -> None:
+        built = {f"K({case})" for case in surface.cases(surface.BUILT)}
+        tried = built | {*surface.cases(surface.CALLED), *surface.cases(surface.LOST)}
+        assert table().keys() <= tried
+        assert len(table()) > 30
+
+    def test_every_public_name_of_an_object(self, cluster: MockCluster) -> None:
+        page = PAGE.read_text(encoding="utf-8")
+        servers = cluster.bootstrap_servers
+        with THEIRS(bootstrap_servers=servers) as theirs, OURS(bootstrap_servers=servers) as ours:
+            futures = theirs.send("t", b"v"), ours.send("t", b"v")
+            found = futures[0].get(10), futures[1].get(10)
+            for expected, got in ((theirs, ours), futures, found):
+                theirs_has, ours_has = surface.members(expected), surface.members(got)
+                assert {n: ours_has.get(n) for n in theirs_has} == theirs_has
+                for name in set(ours_has) - set(theirs_has) - {"metadata"}:  # for callbacks only
+                    assert f".{name}" in page, f"{name} is new: name it in {PAGE.name}"
+        assert type(found[0]) is type(found[1])
+
+
+class TestSettingsTable:
+    def test_has_every_keyword_that_differs_and_no_other(self) -> None:
+        section = PAGE.read_text(encoding="utf-8").partition("## Settings")[2]
+        listed = re.findall(r"^\| `(\w+)` \|", section, re.M)
+        theirs, ours = THEIRS.DEFAULT_CONFIG, OURS.DEFAULT_CONFIG
+        new = set(ours) - set(theirs)
+        changed = {name for name in theirs if repr(ours[name]) != repr(theirs[name])}
+        changed.discard("partitioner")  # an instance of the same class
+        in_part = {"retries", "bootstrap_timeout_ms", "kafka_client"}  # see their tests
+        assert sorted(listed) == sorted(new | changed | in_part)
+        assert changed == {"reconnect_backoff_max_ms"}
