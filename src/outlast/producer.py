@@ -47,6 +47,7 @@ from outlast.figures import Figures, MeteredDelivery
 from outlast.future import Delivery, DeliveryFuture, Hearing
 from outlast.io.metering import METERING
 from outlast.io.thread import Driver
+from outlast.observe.log import EPISODE_S
 from outlast.observe.otel import OtelObserver
 from outlast.observe.send_spans import SendSpans, TracedHeaders
 from outlast.observers import Observer, observers_for, one_by_one
@@ -90,6 +91,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         self._surely_fits_bytes = self._max_request_bytes - _RECORD_OVERHEAD_BYTES
         self._hearing = Hearing(values["on_undelivered"])
         self._topics: set[str] = set()  # names that were found valid
+        self._refused_s: dict[str, float] = {}  # when the log was told that a topic is refused
         self._figures = Figures(values) if values["metrics_enabled"] else None
         gap_spans = OtelObserver(values["tracer_provider"], values["client_id"])
         self._send_spans = SendSpans(gap_spans.tracing, gap_spans, values["send_spans"])
@@ -367,7 +369,9 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         """
         if isinstance(error, MessageSizeTooLargeError):
             raise error
-        log.error("%s: cannot write to topic %s: %s", self, topic, error)
+        if time.monotonic() - self._refused_s.get(topic, -EPISODE_S) >= EPISODE_S:
+            self._refused_s[topic] = time.monotonic()
+            log.error("%s: cannot write to topic %s: %s", self, topic, error)
         failure = Failure("refused", error.errno, str(error), Outcome.NEVER_SENT)
         topic_partition = TopicPartition(topic, partition)
         return Delivery.refused(topic_partition, failure, record, self._hearing)
