@@ -11,13 +11,15 @@ knows which partitions are held up by a gap.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from kafka.partitioner import DefaultPartitioner, Partitioner, StickyPartitioner
 
-from outlast.arguments import checked_partition
+from outlast.arguments import Headers, checked_partition
+from outlast.engine.record_batch import record_bytes_max
 
 Choose = Callable[[str, Any, "bytes | None", Any, "bytes | None", "ClusterView"], Any]
 
@@ -45,50 +47,70 @@ class ClusterView:
         return set(self._available) if topic == self._topic else None
 
 
+class Places(Protocol):
+    """What a driver tells of a topic's partitions."""
+
+    def partitions_for(self, topic: str, max_block_s: float) -> frozenset[int]:
+        """All of them; may wait."""
+
+    def available_partitions(self, topic: str) -> tuple[int, ...]:
+        """Those with a leader."""
+
+    def begins_batch(self, topic: str, partition: int, size_bytes: int) -> bool:
+        """Whether a record of this size would be the first of a batch there."""
+
+
 class UserPartitioner:
     """One way to ask a user's partitioner, whatever its form."""
 
-    __slots__ = ("_choose", "_clusters", "_on_new_batch", "_sticky")
+    __slots__ = ("_choose", "_on_new_batch")
 
     def __init__(self, partitioner: Any) -> None:
         self._choose = _bound(partitioner)
         self._on_new_batch = getattr(partitioner, "on_new_batch", None)
-        self._clusters: dict[str, ClusterView] = {}  # as last seen
-        self._sticky: dict[str, int | None] = {}  # where the last batch of a topic was begun
 
     def __repr__(self) -> str:
         return f"<UserPartitioner {self._choose}>"
 
-    def choose(
+    def place(
         self,
-        cluster: ClusterView,
+        places: Places,
+        max_block_s: float,
         topic: str,
         key: Any,
         key_bytes: bytes | None,
         value: Any,
         value_bytes: bytes | None,
-    ) -> int:
-        """The partition for this record.
+        headers: Headers,
+    ) -> tuple[int, float]:
+        """The partition for this record, and how long `send` may still wait: the time that the
+        partitioner takes is not counted.
+
+        A record without a key that would begin a batch has the partitioner told so, and asked once
+        more, as kafka-python does it (KIP-480): a sticky one moves on.
 
         Raises:
             ValueError: the partitioner gave none, or a negative one.
             TypeError: it gave something that is no number.
         """
-        self._clusters[topic] = cluster
-        partition = self._choose(topic, key, key_bytes, value, value_bytes, cluster)
+        began_s = time.monotonic()
+        all_partitions = sorted(places.partitions_for(topic, max_block_s))
+        left_s = max(0.0, max_block_s - (time.monotonic() - began_s))
+        cluster = ClusterView(topic, all_partitions, places.available_partitions(topic))
+        record = topic, key, key_bytes, value, value_bytes, cluster
+        partition = self._ask(*record)
+        if key_bytes is None and self._on_new_batch is not None:
+            size_bytes = record_bytes_max(None, value_bytes, headers)
+            if places.begins_batch(topic, partition, size_bytes):
+                self._on_new_batch(topic, cluster, partition)
+                partition = self._ask(*record)
+        return partition, left_s
+
+    def _ask(self, topic: str, *record: Any) -> int:
+        partition = self._choose(topic, *record)
         if partition is None:
             raise ValueError(f"Partitioner did not assign a partition for topic {topic}!")
         return checked_partition(partition)
-
-    def appended(self, topic: str, partition: int | None, index: int) -> None:
-        """A record without a key went to this place in a batch. If it began the next batch of the
-        same partition, a sticky partitioner hears of it and moves on (KIP-480).
-        """
-        if self._on_new_batch is None or index != 0:
-            return
-        if self._sticky.get(topic) == partition and topic in self._clusters:
-            self._on_new_batch(topic, self._clusters[topic], partition)
-        self._sticky[topic] = partition
 
 
 def is_default(partitioner: Any) -> bool:

@@ -51,7 +51,7 @@ from outlast.observe.log import EPISODE_S
 from outlast.observe.otel import OtelObserver
 from outlast.observe.send_spans import SendSpans, TracedHeaders
 from outlast.observers import Observer, observers_for, one_by_one
-from outlast.partitioning import ClusterView, UserPartitioner, is_default
+from outlast.partitioning import UserPartitioner, is_default
 from outlast.plain_settings import plain
 from outlast.transactions import TransactionManager
 
@@ -186,7 +186,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         max_block_s = self._max_block_s
         try:
             if partition is None and self._partitioner is not None:
-                partition, max_block_s = self._choose(topic, key, key_bytes, value, value_bytes)
+                asked = topic, key, key_bytes, value, value_bytes, headers
+                partition, max_block_s = self._partitioner.place(self._driver, max_block_s, *asked)
             batch, index = self._append(
                 topic, partition, key_bytes, value_bytes, headers, timestamp_ms, max_block_s
             )
@@ -194,8 +195,6 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         except BrokerResponseError as error:
             record = Record(0, timestamp_ms, key_bytes, value_bytes, tuple(headers))
             delivery, index = self._refused(error, topic, partition, record), 0
-        if self._partitioner is not None and key_bytes is None:
-            self._partitioner.appended(topic, partition, index)
         return DeliveryFuture(delivery, index, timestamp_ms, key_size, value_size, headers_size)  # type: ignore[arg-type]
 
     _send_traced = send  # also where somebody wraps the public name, for spans of their own
@@ -345,21 +344,6 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
     def _check_topic(self, topic: Any) -> None:
         ensure_valid_topic_name(topic)
         self._topics.add(topic)
-
-    def _choose(
-        self, topic: str, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes | None
-    ) -> tuple[int, float]:
-        """Ask the user's own partitioner; also how long `send` may still wait. Its own time is
-        not counted.
-        """
-        assert self._partitioner is not None
-        began_s = time.monotonic()
-        all_partitions = sorted(self._driver.partitions_for(topic, self._max_block_s))
-        left_s = max(0.0, self._max_block_s - (time.monotonic() - began_s))
-        available = self._driver.available_partitions(topic)
-        cluster = ClusterView(topic, all_partitions, available)
-        chosen = self._partitioner.choose(cluster, topic, key, key_bytes, value, value_bytes)
-        return chosen, left_s
 
     def _refused(
         self, error: BrokerResponseError, topic: str, partition: int | None, record: Record

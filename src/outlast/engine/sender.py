@@ -268,6 +268,11 @@ class Sender:
         leaders = ((p, metadata.leader(topic, p)) for p in metadata.partitions(topic) or ())
         return tuple(p for p, leader in leaders if leader is not None and leader.usable)
 
+    def begins_batch(self, topic: str, partition: int, size_bytes: int, now: float) -> bool:
+        """Whether a record of this size would be the first of a batch there."""
+        place = self._hub.partitions.get((topic, partition))
+        return place is None or not place.queue.takes(size_bytes, now)
+
     def inspected(self, connection: Connection, retransmits: int, now: float) -> None:
         """What the kernel says of a connection that was silent: segments sent again and again."""
         link = self._hub.brokers.current(connection)

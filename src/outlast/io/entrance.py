@@ -177,6 +177,10 @@ class Entrance:
         """The partitions of a topic that have a leader, as far as is known."""
         return self.ask(lambda sender, _: sender.available_partitions(topic))
 
+    def begins_batch(self, topic: str, partition: int, size_bytes: int) -> bool:
+        """Whether a record of this size would be the first of a batch there."""
+        return self.ask(lambda sender, now: sender.begins_batch(topic, partition, size_bytes, now))
+
     def gaps(self) -> list[Gap]:
         """The last thousand gaps, open ones included."""
         return self.ask(lambda sender, now: sender.gaps(now))
