@@ -249,7 +249,14 @@ def _metrics_labels(name: str, value: Any) -> Any:
     for label in value:
         if label in RESERVED_LABELS or re.fullmatch(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", label) is None:
             refuse(name, value, f"{METRICS_LABELS.allowed}; {label!r} cannot be one of them")
+        if _has_surrogate(value[label]):  # the application's whole page could not be shown
+            refuse(name, value, f"{METRICS_LABELS.allowed}; values that UTF-8 can encode")
     return dict(value)
+
+
+def _has_surrogate(text: str) -> bool:
+    """Half of a pair, as in texts made of file names that are no UTF-8."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _proxy_url(name: str, value: Any) -> Any:

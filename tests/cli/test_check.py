@@ -269,7 +269,14 @@ def test_rates_as_people_write_them(text: str, bytes_per_s: float) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--rate", "fast"], ["--set", "nonsense=1"], ["--config", "/no/such"], ["--set", "acks=7"]],
+    [
+        ["--rate", "fast"],
+        ["--set", "nonsense=1"],
+        ["--config", "/no/such"],
+        ["--set", "acks=7"],
+        ["--timeout", "inf"],
+        ["--timeout", "nan"],
+    ],
 )
 def test_what_it_cannot_make_sense_of_is_a_usage_error(arguments: list[str]) -> None:
     result = check("127.0.0.1:1", *arguments)

@@ -81,6 +81,7 @@ def test_words_become_what_the_setting_wants() -> None:
         ("acks=two", "must be 0, 1, -1 or 'all'"),
         ("delivery_timeout_ms=1000", "it must be at least linger_ms"),
         ("bootstrap_servers=a:b:c", "bootstrap_servers"),
+        ("key.serializer=str", "--set key.serializer=str: this setting is an object"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(keyword: str, said: str) -> None:
@@ -120,6 +121,8 @@ def test_a_json_file(tmp_path: Path) -> None:
     [
         ("s.yaml", "linger_ms: 5", "YAML is not read"),
         ("s.json", "{", "is not JSON"),
+        ("s.json", "", "is not JSON"),
+        ("s.json", "[1, 2]", "is no JSON object"),
         ("s.ini", "linger_ms", "line 1"),
     ],
 )

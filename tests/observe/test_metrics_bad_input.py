@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from outlast import KafkaProducer
+from outlast.errors import ConfigurationError
 from outlast.observe.otel_metrics import OtelMetricsObserver
 from outlast.observe.prometheus import PrometheusObserver
 from outlast.testing.cluster import MockCluster
@@ -142,6 +143,11 @@ def test_a_backend_that_raises_later_is_dropped(
     assert [r.exc_info[1].args for r in told if r.exc_info] == [("broken histogram",)]  # type: ignore[union-attr]
     assert len(told) == 1
     provider.shutdown()  # type: ignore[attr-defined]
+
+
+def test_a_label_that_would_cost_the_whole_page_is_refused(bootstrap: str) -> None:
+    with pytest.raises(ConfigurationError, match="values that UTF-8 can encode"):
+        KafkaProducer(bootstrap_servers=bootstrap, metrics_labels={"host": "a\udcff"})
 
 
 def test_both_at_once_cannot_be_had(bootstrap: str) -> None:

@@ -266,7 +266,9 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Warnings, and what cannot be read, count too.")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds to wait for an answer.")
+    ] = 10.0,
 ) -> None:
     """Does this producer outlast what can happen to this cluster? Changes nothing.
 

@@ -28,6 +28,8 @@ URL_TIMEOUT_S = 5.0
 SECTIONS = ("producer", "outlast", "kafka")
 LEFT_OUT = frozenset({"transactional_id", "compression_type", "api_version", "client_id"})
 
+NO_TEXT = "this setting is an object, so only a program can give it; leave it out here"
+
 
 class SettingsError(Exception):
     """Settings could not be read, or are not allowed; the text says which and why."""
@@ -68,6 +70,8 @@ def gather(
                 ignored.append(f"{_hinted(given)} ({source})")
             elif name not in left_out:
                 typed = _typed(name, value)
+                if typed is None and not strange and not _is_none(value):
+                    raise SettingsError(f"{source} {given}={value}: {NO_TEXT}")
                 if typed is not None or isinstance(SETTINGS[name].check, (Instance, Choice)):
                     merged[name], sources[name] = typed, source
 
@@ -125,14 +129,18 @@ def _typed(name: str, value: Any) -> Any:
     if isinstance(check, Choice):
         choices = (*check.values, *(alias for alias, _ in check.aliases))
         return next((c for c in choices if str(c).lower() == text.lower()), text)
-    if text.lower() in ("none", "null"):
+    if _is_none(text):
         return None
     texts = isinstance(check, Instance) or name in ("bootstrap_servers", "proxy_url")
     return text if texts or name == "ssl_password" else None
 
 
+def _is_none(value: str) -> bool:
+    return value.strip().lower() in ("none", "null", "")
+
+
 def _number(text: str) -> Any:
-    if text.lower() in ("none", "null", ""):
+    if _is_none(text):
         return None
     with contextlib.suppress(ValueError):
         return int(text)
@@ -161,7 +169,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     text = _text_of(str(path))
     if path.suffix in (".yaml", ".yml"):
         raise SettingsError(f"{path}: YAML is not read; JSON is, and lines NAME=VALUE")
-    if text.lstrip().startswith("{"):
+    if text.lstrip().startswith("{") or path.suffix == ".json":
         return _part(_json(text, str(path)))
     return _lines(text, str(path))
 
