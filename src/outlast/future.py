@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from kafka.errors import BrokerResponseError
 from kafka.producer.future import FutureRecordMetadata, RecordMetadata
 
 from outlast.delivery import (
@@ -26,10 +27,14 @@ from outlast.delivery import (
     Piece,
     Undelivered as Undelivered,
 )
+from outlast.engine.record_batch import Record
 from outlast.errors import BlockedError, DeliveryError, OutlastError
+from outlast.io.waiting import Parked
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
+
+Refused = Callable[[BrokerResponseError, str, "int | None", Record], Delivery]
 
 
 class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
@@ -140,6 +145,26 @@ class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
         elif not self.is_done:
             yield self  # kafka-python's loop goes on when it is settled
         return self.get(timeout=0)
+
+    async def _taken(self, refused: Refused) -> DeliveryFuture:
+        """For `send_async`: this, once its record is in the buffer."""
+        parked: Any = self._delivery
+        if not isinstance(parked, Parked):
+            return self
+        try:
+            batch, index = await parked.answer()
+            delivery = batch.delivery
+        except BrokerResponseError as error:  # the cluster will not have its topic
+            delivery, index = refused(error, *parked.record()), 0
+        except BaseException as error:
+            for listener in parked.listeners:
+                if not listener.wants_value:
+                    listener.callback(error)
+            raise
+        self._delivery, self._index = delivery, index
+        for listener in parked.listeners:
+            delivery.listen(listener._replace(number=index))
+        return self
 
     def metadata(self, piece: Piece) -> RecordMetadata:
         """What kafka-python tells of a delivered record; offset -1 where no broker told it."""

@@ -47,6 +47,7 @@ from outlast.figures import Figures, MeteredDelivery
 from outlast.future import Delivery, DeliveryFuture, Hearing
 from outlast.io.metering import METERING
 from outlast.io.thread import Driver
+from outlast.io.waiting import in_loop
 from outlast.observe.log import EPISODE_S
 from outlast.observe.otel import OtelObserver
 from outlast.observe.send_spans import SendSpans, TracedHeaders
@@ -198,6 +199,31 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         return DeliveryFuture(delivery, index, timestamp_ms, key_size, value_size, headers_size)  # type: ignore[arg-type]
 
     _send_traced = send  # also where somebody wraps the public name, for spans of their own
+
+    async def send_async(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> DeliveryFuture:
+        """`send` in an event loop of asyncio: where that would block, this lets others go on.
+
+        `future = await producer.send_async(...)` has put the record into the buffer, `await future`
+        has its metadata. What is cancelled while it still waits has sent nothing.
+
+        Raises: as `send`; and with a partitioner of your own, what `partitions_for` raises.
+        """
+        from asyncio import get_running_loop
+
+        if self._partitioner is not None and not self._closed:
+            self._check_topic(topic)
+            await self._driver.partitions_in_loop(topic, self._max_block_s)
+        with in_loop(get_running_loop(), self._driver):
+            future = self.send(topic, value, key, headers, partition, timestamp_ms)
+        return await future._taken(self._refused)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what is buffered without lingering, and wait until all of it is settled.

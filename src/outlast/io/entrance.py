@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from kafka import errors as kafka_errors
 
@@ -26,6 +26,9 @@ from outlast.io.kafka_net import Network
 from outlast.io.publishing import Delivery
 from outlast.io.reasons import Reasons
 from outlast.io.waiting import Parked, Wait, Waiter, new_waiter, the_loop
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -111,16 +114,17 @@ class Entrance:
                         return batch, index
                     self._asleep = False
                 else:
-                    waiter = self._enqueue(batch)
+                    loop = the_loop(self)
+                    waiter = self._enqueue(batch, loop)
             if not isinstance(batch, Waiting):
                 self._network.wake()
                 return batch, index
             again = partial(sender.append, topic, partition, key, value, headers, timestamp_ms)
             last_s = now + max_block_s
-            wait = Wait(topic, batch, waiter, again, self._accepted, max_block_s, last_s)
-            if the_loop() is None:
+            wait = Wait(topic, batch, waiter, loop, again, self._accepted, max_block_s, last_s)
+            if loop is None:
                 return self._wait(wait)
-            return cast("tuple[Batch, int]", (Parked(self, wait), 0))
+            return cast("tuple[Batch, int]", (Parked(self, wait), 0))  # see `send_async`
         except BaseException:
             self.cut_off(batch)
             raise
@@ -133,6 +137,8 @@ class Entrance:
 
     def partitions_for(self, topic: str, max_block_s: float) -> frozenset[int]:
         """The partitions of a topic. Waits and raises as `append` does."""
+        if the_loop(self) is not None:
+            max_block_s = 0.0
         known = self._partitions_for(topic, max_block_s)
         if not isinstance(known, Wait):
             return known
@@ -144,11 +150,13 @@ class Entrance:
 
     async def partitions_in_loop(self, topic: str, max_block_s: float) -> frozenset[int]:
         """The same in a coroutine."""
-        known = self._partitions_for(topic, max_block_s)
+        from asyncio import get_running_loop
+
+        known = self._partitions_for(topic, max_block_s, get_running_loop())
         return await Parked(self, known).answer() if isinstance(known, Wait) else known
 
     def _partitions_for(
-        self, topic: str, max_block_s: float
+        self, topic: str, max_block_s: float, loop: AbstractEventLoop | None = None
     ) -> frozenset[int] | Wait[frozenset[int], frozenset[int]]:
         self._not_inside("partitions_for()")
         now = self._clock()
@@ -160,12 +168,13 @@ class Entrance:
                 known = self._sender.partitions_for(topic, now)
                 if not isinstance(known, Waiting):
                     return known
-                waiter = self._enqueue(known)
+                waiter = self._enqueue(known, loop)
         except BaseException:
             self.cut_off(known)
             raise
         again = partial(self._sender.partitions_for, topic)
-        return Wait(topic, known, waiter, again, lambda p: p, max_block_s, now + max_block_s)
+        last_s = now + max_block_s
+        return Wait(topic, known, waiter, loop, again, lambda p: p, max_block_s, last_s)
 
     def ask(self, question: Callable[[Sender, float], T]) -> T:
         """Look at the engine, under the lock: be quick, and change nothing."""
@@ -203,9 +212,9 @@ class Entrance:
             "a call of the same producer, and would wait for that for ever"
         )
 
-    def _enqueue(self, waiting: Waiting) -> Waiter:
+    def _enqueue(self, waiting: Waiting, loop: AbstractEventLoop | None) -> Waiter:
         """Under the lock: what is set when the ticket is granted."""
-        waiter = new_waiter()
+        waiter = new_waiter(loop)
         if not waiting.final:
             self._waiters[waiting.ticket] = waiter
             self._nudge()
@@ -213,7 +222,7 @@ class Entrance:
 
     def _wait(self, wait: Wait[S, T]) -> T:
         """Until the engine gives something, or time is up."""
-        if self.in_callback or the_loop() is not None:
+        if self.in_callback:
             wait.max_block_s, wait.last_s = 0.0, self._clock()  # it would wait for itself
         while (got := self.look(wait)) is None:
             cast(Flag, wait.waiter).wait(self.left_s(wait))
@@ -240,7 +249,7 @@ class Entrance:
                     self._waiters.pop(ticket, None)
                     self._nudge()
                     return wait.accepted(got)
-                wait.waiting, wait.waiter = got, self._enqueue(got)
+                wait.waiting, wait.waiter = got, self._enqueue(got, wait.loop)
         if wait.waiting.final:
             return self.look(wait)
         if now >= wait.last_s:

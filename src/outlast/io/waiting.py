@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from outlast.engine.intake import Waiting
+from outlast.engine.record_batch import Record
 from outlast.flag import Flag
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Wait(Generic[S, T]):
     Attributes:
         waiting: what the engine said last.
         waiter: set when it is worth to ask again.
+        loop: whose coroutine waits; None: it is a thread.
         again: asks the engine, with the time and the ticket.
         accepted: what the call returns, of what the engine gave.
         last_s: until when it may wait.
@@ -87,6 +89,7 @@ class Wait(Generic[S, T]):
     topic: str
     waiting: Waiting
     waiter: Waiter
+    loop: AbstractEventLoop | None
     again: Callable[[float, int], S | Waiting]
     accepted: Callable[[S], T]
     max_block_s: float
@@ -114,6 +117,9 @@ class Parked(Generic[S, T]):
     """A call from an event loop that cannot be answered yet.
 
     For `send` it stands where the record's `Delivery` will: it keeps the callbacks until then.
+
+    Attributes:
+        listeners: who will want to hear of the delivery.
     """
 
     __slots__ = ("_desk", "_wait", "delivery", "listeners")
@@ -130,6 +136,14 @@ class Parked(Generic[S, T]):
     def listen(self, listener: Any) -> None:
         """For the delivery, once there is one."""
         self.listeners.append(listener)
+
+    def piece(self, index: int) -> None:
+        """There is no outcome yet."""
+
+    def record(self) -> tuple[str, int | None, Record]:
+        """Of `append`: topic, partition and record."""
+        topic, partition, key, value, headers, timestamp_ms = self._wait.again.args  # type: ignore[attr-defined]
+        return topic, partition, Record(0, timestamp_ms, key, value, tuple(headers))
 
     async def answer(self) -> T:
         """What the call would have returned, or raised."""
@@ -148,22 +162,22 @@ _here = threading.local()
 
 
 @contextmanager
-def in_loop(loop: AbstractEventLoop) -> Iterator[None]:
-    """What is called in here comes from this loop, and must not block it."""
-    _here.loop = loop
+def in_loop(loop: AbstractEventLoop, desk: Desk) -> Iterator[None]:
+    """What is asked there comes from this loop now, and must not block it."""
+    before = getattr(_here, "asking", None)
+    _here.asking = loop, desk
     try:
         yield
     finally:
-        _here.loop = None
+        _here.asking = before
 
 
-def the_loop() -> AbstractEventLoop | None:
+def the_loop(desk: Desk) -> AbstractEventLoop | None:
     """The loop that must not be blocked, if there is one."""
-    loop: AbstractEventLoop | None = getattr(_here, "loop", None)
-    return loop
+    loop, asked = getattr(_here, "asking", None) or (None, None)
+    return loop if asked is desk else None
 
 
-def new_waiter() -> Waiter:
+def new_waiter(loop: AbstractEventLoop | None) -> Waiter:
     """For this thread, or for its loop."""
-    loop = the_loop()
     return Flag() if loop is None else LoopEvent(loop)
