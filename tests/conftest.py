@@ -21,10 +21,10 @@ _running: list[RealCluster] = []
 def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     lacks = missing()
     if lacks:
-        demanded = set(os.environ.get("OUTLAST_REQUIRE", "").split(",")) & set(lacks)
+        demanded = set(os.environ.get("TESTS_REQUIRE", "").split(",")) & set(lacks)
         reason = "no real Kafka: " + "; ".join(lacks.values())
         if demanded:
-            pytest.fail(f"{reason} (OUTLAST_REQUIRE names {', '.join(sorted(demanded))})")
+            pytest.fail(f"{reason} (TESTS_REQUIRE names {', '.join(sorted(demanded))})")
         pytest.skip(reason)
     cluster = RealCluster(tmp_path_factory.mktemp("kafka", numbered=True))
     _running.append(cluster)

@@ -14,12 +14,12 @@ def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("demanded", ["", "java", "java,maven"])
 def test_a_test_that_cannot_run_is_skipped(demanded: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTLAST_REQUIRE", demanded)
+    monkeypatch.setenv("TESTS_REQUIRE", demanded)
     with pytest.raises(pytest.skip.Exception, match="no prometheus and no promtool on the path"):
         need("prometheus", "prometheus", "promtool")
 
 
 def test_a_test_that_must_run_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTLAST_REQUIRE", "java,prometheus")
-    with pytest.raises(pytest.fail.Exception, match="OUTLAST_REQUIRE names prometheus"):
+    monkeypatch.setenv("TESTS_REQUIRE", "java,prometheus")
+    with pytest.raises(pytest.fail.Exception, match="TESTS_REQUIRE names prometheus"):
         need("prometheus", "promtool")

@@ -1,11 +1,11 @@
-"""Which bits of a byte are inverted. `OUTLAST_FUZZ` is how many are tried beside the lowest (1)."""
+"""Which bits of a byte are inverted. `TESTS_FUZZ` is how many are tried beside the lowest (1)."""
 
 from __future__ import annotations
 
 import os
 import random
 
-MORE = int(os.environ.get("OUTLAST_FUZZ") or 1)
+MORE = int(os.environ.get("TESTS_FUZZ") or 1)
 
 
 def masks(byte: int, of: str) -> list[int]:

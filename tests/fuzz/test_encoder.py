@@ -3,7 +3,7 @@
 All examples of a codec go to the mock at once and are read once, by kafka-python's consumer and by
 librdkafka's, both of which check the CRC. (Batches byte for byte: tests/wire.)
 
-`OUTLAST_FUZZ` multiplies the examples, and makes them new ones in each run.
+`TESTS_FUZZ` multiplies the examples, and makes them new ones in each run.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ POM = Path(__file__).with_name("pom.xml")
 
 
 def missing() -> dict[str, str]:
-    """What this machine lacks to run a real Kafka: word of `OUTLAST_REQUIRE` → reason."""
+    """What this machine lacks to run a real Kafka: word of `TESTS_REQUIRE` → reason."""
     lacks: dict[str, str] = {}
     java = shutil.which("java")
     if java is None:

@@ -1,7 +1,7 @@
 """Three minutes of chaos on a real Apache Kafka, by the same plan in each run; `make chaos` is for
 others.
 
-`OUTLAST_CHAOS_SEED` takes another plan, `OUTLAST_CHAOS_MINUTES` changes how long it goes.
+`TESTS_CHAOS_SEED` takes another plan, `TESTS_CHAOS_MINUTES` changes how long it goes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests.real.kafka_cluster import RealCluster
 
 pytestmark = pytest.mark.real
 
-SEED = int(os.environ.get("OUTLAST_CHAOS_SEED") or 1)
-MINUTES = float(os.environ.get("OUTLAST_CHAOS_MINUTES") or 3)
+SEED = int(os.environ.get("TESTS_CHAOS_SEED") or 1)
+MINUTES = float(os.environ.get("TESTS_CHAOS_MINUTES") or 3)
 
 
 @pytest.mark.timeout(int(MINUTES * 60) + 600)

@@ -16,14 +16,14 @@ from tests.real.kafka_jars import ROOT
     [
         ("", 0, "skipped"),
         ("prometheus", 0, "skipped"),
-        ("maven,java", 1, "OUTLAST_REQUIRE names java"),
+        ("maven,java", 1, "TESTS_REQUIRE names java"),
     ],
 )
 def test_what_a_machine_without_java_does(demanded: str, code: int, words: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "tests/real/test_failover.py"],
         cwd=ROOT,
-        env={**os.environ, "PATH": "", "OUTLAST_REQUIRE": demanded},
+        env={**os.environ, "PATH": "", "TESTS_REQUIRE": demanded},
         capture_output=True,
         text=True,
         check=False,
