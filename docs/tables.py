@@ -15,10 +15,11 @@ from pathlib import Path
 
 import outlast
 from docs import alerts, checks, dashboard
-from outlast import config
+from outlast import config, texts
 from outlast.cli import drill_result
 from outlast.engine import verdict
 from outlast.engine.messages import AttemptState
+from outlast.environment import variable
 from outlast.observe import attributes
 from outlast.observe.metrics import ATTRIBUTES, METRICS
 from outlast.testing import faults as kinds
@@ -87,6 +88,15 @@ def differences() -> str:
             for s in config.SETTINGS.values()
             if s.differs
         ),
+    )
+
+
+def variables() -> str:
+    """Every setting's variable; those that kafka-python does not have first."""
+    ordered = sorted(config.SETTINGS.values(), key=lambda setting: setting.differs != "new")
+    return _table(
+        ("variable", "its text", "default"),
+        ((f"`{variable(s.name)}`", texts.written(s.check), _default(s)) for s in ordered),
     )
 
 
@@ -211,6 +221,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "files": ("architecture.md", files),
     "verdicts": ("failure-semantics.md", verdicts),
     "settings": ("settings.md", settings),
+    "variables": ("swap.md", variables),
     "differences": ("compatibility.md", differences),
     "faults": ("testing.md", faults),
     "metrics": ("observability.md", metrics),

@@ -1,6 +1,7 @@
 """A Kafka producer whose sends outlast a failover, and which tells you what the failover did.
 
-`KafkaProducer` takes the place of kafka-python's: `from outlast import KafkaProducer`.
+`KafkaProducer` takes the place of kafka-python's: `from outlast import KafkaProducer`. In code that
+nobody edits `install()` does it, or `outlast run`.
 """
 
 from kafka.producer.future import RecordMetadata
@@ -30,6 +31,7 @@ from outlast.errors import (
 )
 from outlast.future import DeliveryFuture, Undelivered
 from outlast.producer import KafkaProducer
+from outlast.swap import install, uninstall
 
 __all__ = [
     "AttemptRecord",
@@ -55,4 +57,6 @@ __all__ = [
     "Stall",
     "StallEnd",
     "Undelivered",
+    "install",
+    "uninstall",
 ]

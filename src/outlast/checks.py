@@ -22,7 +22,7 @@ from outlast.observe.metrics import ATTRIBUTES
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9092
-SECRET = re.compile("password|username|token_provider|proxy")
+SECRET = re.compile("password|username|token_provider|proxy", re.IGNORECASE)
 RESERVED_LABELS = frozenset({"le", "pid", *ATTRIBUTES})  # of Prometheus, and of the metrics
 
 
@@ -270,6 +270,7 @@ FLAG = Choice((True, False), aliases=((1, True), (0, False)))
 TEXT = Instance((str, type(None)), "a string or None")
 PATH = Instance((str, os.PathLike, type(None)), "a path or None")
 CALLABLE = Duck((), "a callable or None", or_callable=True)
+FACTORY = Duck((), "a callable", optional=False, or_callable=True)
 ANYTHING = By(lambda _name, value: value, "anything")
 API_VERSION = By(_api_version, "None or a tuple such as (2, 8)")
 BOOTSTRAP = By(_bootstrap, "'host[:port]', several of it with commas between, or a list of it")

@@ -174,7 +174,7 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting("proxy_url", None, checks.PROXY_URL, "Proxy for every connection."),
         Setting("socks5_proxy", None, TEXT, "Deprecated: use proxy_url."),
         Setting("selector", selectors.DefaultSelector, CALLABLE, "Class of the I/O selector."),
-        Setting("kafka_client", _KafkaPythonProducer.DEFAULT_CONFIG["kafka_client"], ANYTHING,
+        Setting("kafka_client", _KafkaPythonProducer.DEFAULT_CONFIG["kafka_client"], checks.FACTORY,
                 "Gives a network client of kafka-python's kind, which makes the transports.",
                 "nothing but its connection manager's transports and its event loop is used"),
     ),
@@ -249,7 +249,7 @@ def settings(**keywords: Any) -> Settings:
 
 
 class Config:
-    """Checked settings of one producer.
+    """Checked settings of one producer. `defaults` go before the table's, and are checked already.
 
     Raises:
         ConfigurationError: a keyword is unknown, a value not allowed, or two exclude each other.
@@ -259,9 +259,9 @@ class Config:
 
     __slots__ = ("settings", "values")
 
-    def __init__(self, **keywords: Any) -> None:
+    def __init__(self, defaults: Mapping[str, Any] = DEFAULTS, /, **keywords: Any) -> None:
         _refuse_unknown(keywords)
-        values = dict(DEFAULTS)
+        values = {**DEFAULTS, **defaults}
         for name, value in keywords.items():
             values[name] = SETTINGS[name].check(name, value)
         _check_times(values)

@@ -27,6 +27,7 @@ from kafka.errors import BrokerResponseError, IllegalStateError, MessageSizeTooL
 from kafka.structs import TopicPartition
 from kafka.util import ensure_valid_topic_name
 
+from outlast import environment
 from outlast.arguments import (
     Headers,
     as_bytes,
@@ -66,7 +67,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
     """A Kafka producer whose sends outlast a failover; a drop-in for `kafka.KafkaProducer`.
 
     Keywords are those of kafka-python, and new ones: see the settings page, or
-    `outlast.config.SETTINGS`. Thread-safe; one producer for all threads is best.
+    `outlast.config.SETTINGS`. A variable `OUTLAST_<KEYWORD>` stands in for a keyword that is not
+    given. Thread-safe; one producer for all threads is best.
 
     Raises:
         ConfigurationError: a keyword is unknown, a value not allowed, or two exclude each other;
@@ -79,7 +81,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
     _closed = True  # until all of it stands: __del__ also meets half-built objects
 
     def __init__(self, **configs: Any) -> None:
-        config = Config(**configs)
+        with environment.defaults(configs) as defaults:
+            config = Config(defaults, **configs)
         values = config.values
         self._asks_version = values["api_version"] is None
         self._config = {**values, "api_version": values["api_version"] or NEWEST_API_VERSION}

@@ -1,4 +1,5 @@
-"""The command line: one file per command, `main` is the entry point.
+"""The command line: one file per command. `main` runs all but `run`, which comes before it, in
+`_outlast_command.py`.
 
 Rule: nothing is imported before it is needed, so that a missing extra is one clear line and
 `outlast --help` is quick.
@@ -30,5 +31,6 @@ def main() -> None:
             raise
         sys.exit(
             f"outlast: its commands need {error.name}, which is not installed. "
-            "Install them with: pip install 'outlast[cli]'"
+            "Install them with: pip install 'outlast[cli]'. "
+            "`outlast run` and `outlast path` need nothing."
         )

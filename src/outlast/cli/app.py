@@ -361,3 +361,33 @@ def drill(
         record_bytes=record_bytes,
     )
     raise typer.Exit(run(made, json_file=json, report=report))
+
+
+# These two are here to be listed: _outlast_command.py, which comes first, takes them itself.
+
+
+@app.command(
+    "run",
+    context_settings={
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    },
+)
+def run_swapped(context: typer.Context) -> None:
+    """Run an application as python would, with its kafka.KafkaProducer swapped for outlast's.
+
+    outlast run app.py, outlast run -m module; docs/swap.md tells more.
+    """
+    from _outlast_command import run
+
+    run(context.args)
+
+
+@app.command()
+def path() -> None:
+    """Print the folder to put first on PYTHONPATH where somebody else starts Python."""
+    from _outlast_command import FOLDER
+
+    typer.echo(FOLDER)

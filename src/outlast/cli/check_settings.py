@@ -1,8 +1,8 @@
 """The producer that `outlast check` looks at: its settings, from wherever they are kept.
 
-Later sources win: a running producer's `health()` as JSON, a file (JSON, or lines `name=value` as
-in Java's properties and INI files), environment variables with a prefix, `--set`, and
-`--bootstrap-servers`. Java's names are taken too: dots and dashes stand for underscores.
+Later sources win: variables `OUTLAST_…`, a running producer's `health()` as JSON, a file (JSON, or
+lines `name=value` as in Java's properties and INI files), variables with another prefix, `--set`,
+and `--bootstrap-servers`. Java's names are taken too: dots and dashes stand for underscores.
 
 Rules: text becomes what the setting wants (`acks=all`, `retries=inf`), then `outlast.config` checks
 it as it would for a producer. Settings that are objects (serializers, callbacks) and those that say
@@ -11,7 +11,6 @@ nothing about failures are left out.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 import sys
@@ -20,9 +19,11 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from outlast.checks import Choice, Instance, Number
+from outlast import environment as own
+from outlast.checks import Choice, Instance
 from outlast.cli.check_view import Producer
 from outlast.config import SETTINGS, Config
+from outlast.texts import is_nothing, is_object, read
 
 URL_TIMEOUT_S = 5.0
 SECTIONS = ("producer", "outlast", "kafka")
@@ -50,7 +51,7 @@ def gather(
     Args:
         health: a file with `producer.health().to_dict()` as JSON, or where such is served over
             HTTP, or '-' for standard input.
-        prefix: of the variables in `environment`.
+        prefix: of variables in `environment`, beside outlast's own.
         keywords: NAME=VALUE each.
         left_out: names that are passed over, as they say nothing about failures.
 
@@ -70,12 +71,14 @@ def gather(
                 ignored.append(f"{_hinted(given)} ({source})")
             elif name not in left_out:
                 typed = _typed(name, value)
-                if typed is None and not strange and not _is_none(value):
+                if typed is None and not strange and not is_nothing(value):
                     raise SettingsError(f"{source} {given}={value}: {NO_TEXT}")
                 if typed is not None or isinstance(SETTINGS[name].check, (Instance, Choice)):
                     merged[name], sources[name] = typed, source
 
     rate = None
+    if environment is not None:
+        take(own.found(environment), "environment", strange=True)
     if health is not None:
         said = _json(_text_of(health), health)
         take(_part(said), f"health of {health}", strange=True)
@@ -83,13 +86,7 @@ def gather(
     if file is not None:
         take(_from_file(file), str(file), strange=True)
     if prefix is not None:
-        variables = {
-            name[len(prefix) :].lower(): value
-            for name, value in (environment or {}).items()
-            if name.startswith(prefix)
-        }
-        known = {name: value for name, value in variables.items() if name in SETTINGS}
-        take(known, "environment", strange=True)
+        take(_prefixed(environment or {}, prefix), "environment", strange=True)
     take(dict(map(_pair, keywords)), "--set", strange=False)
     if bootstrap is not None:
         take({"bootstrap_servers": bootstrap}, "--bootstrap-servers", strange=False)
@@ -104,6 +101,14 @@ def gather(
         ignored=tuple(ignored),
         rate_bytes_per_s=rate,
     )
+
+
+def _prefixed(environment: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The settings among variables with this prefix; what else begins with it is not ours."""
+    cut = {
+        n[len(prefix) :].lower(): text for n, text in environment.items() if n.startswith(prefix)
+    }
+    return {name: text for name, text in cut.items() if name in SETTINGS}
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -123,30 +128,7 @@ def _typed(name: str, value: Any) -> Any:
     check = SETTINGS[name].check
     if not isinstance(value, str):
         return value
-    text = value.strip()
-    if isinstance(check, Number):
-        return _number(text)
-    if isinstance(check, Choice):
-        choices = (*check.values, *(alias for alias, _ in check.aliases))
-        return next((c for c in choices if str(c).lower() == text.lower()), text)
-    if _is_none(text):
-        return None
-    texts = isinstance(check, Instance) or name in ("bootstrap_servers", "proxy_url")
-    return text if texts or name == "ssl_password" else None
-
-
-def _is_none(value: str) -> bool:
-    return value.strip().lower() in ("none", "null", "")
-
-
-def _number(text: str) -> Any:
-    if _is_none(text):
-        return None
-    with contextlib.suppress(ValueError):
-        return int(text)
-    with contextlib.suppress(ValueError):
-        return float(text)
-    return text  # the setting's own check says what is wrong
+    return None if is_object(check) else read(check, value)
 
 
 # --- files, addresses -----------------------------------------------------------------------------
