@@ -129,6 +129,12 @@ def test_faults_in_words(say: Talk, words: str, fault: object) -> None:
     assert say.cluster.faults == [fault]
 
 
+def test_the_list_of_faults_is_for_people_at_a_prompt(say: Talk) -> None:
+    listed = say("fault")
+    assert "throttle THROTTLE_S" in listed
+    assert not re.findall(r"MockCluster|\([A-Z]\d+\)|`", listed)
+
+
 def test_faults_are_listed_and_cleared_by_number(say: Talk) -> None:
     assert say("fault throttle 1 for=60") == "fault 1: throttle throttle_s=1.0 for=60.0"
     assert say("fault error 6 times=0") == "fault 2: error times=0 code=6, over"

@@ -416,9 +416,13 @@ def test_without_a_terminal_what_happens_is_told_once_in_lines() -> None:
     ]
 
 
-def test_a_gap_that_was_short_is_told_when_it_is_over() -> None:
-    assert told_lines([([gap(0, number=1), gap(1, number=2, duration_s=0.02)], [])]) == [
-        "gap over: 0–1 after at most 12.3 s"
+def test_what_began_and_ended_between_two_looks_is_told_too() -> None:
+    gaps = [gap(0, number=1), gap(1, number=2, duration_s=0.02)]
+    assert told_lines([(gaps, [stall(1)]), (gaps, [stall(1)])]) == [
+        "gap: 0–1 (not_enough_replicas, leader 1)",
+        "gap over: 0–1 after at most 12.3 s",
+        "stall: 1 (for a follower)",
+        "stall over: 1 after 3.0 s",
     ]
 
 

@@ -88,30 +88,23 @@ class Screen:
             self.say(changed(new))
 
     def _tell_gaps(self, gaps: dict[int, Gap]) -> None:
-        opened = [g for n, g in gaps.items() if g.ended_by is None and n not in self._gaps]
+        opened = [gap for number, gap in gaps.items() if number not in self._gaps]
         for cause, leader in sorted({(gap.cause.value, gap.old_leader) for gap in opened}):
             of = [g.partition for g in opened if (g.cause.value, g.old_leader) == (cause, leader)]
             self.say(f"gap: {named(of)} ({cause}, leader {node(leader)})")
-        ended = [gap for n, gap in gaps.items() if gap.ended_by and not self._over(n)]
+        ended = [g for n, g in gaps.items() if g.ended_by and not _over(self._gaps.get(n))]
         if ended:
             longest_s = max(gap.duration_s for gap in ended)
             over = f"gap over: {named([gap.partition for gap in ended])}"
             self.say(f"{over} after {'at most ' if len(ended) > 1 else ''}{length(longest_s)}")
         self._gaps = gaps
 
-    def _over(self, number: int) -> bool:
-        before = self._gaps.get(number)
-        return before is not None and before.ended_by is not None
-
     def _tell_stalls(self, stalls: dict[int, Stall]) -> None:
-        opened = [s for n, s in stalls.items() if s.ended_by is None and n not in self._stalls]
+        opened = [stall for number, stall in stalls.items() if number not in self._stalls]
         for reason in sorted({stall.reason for stall in opened}):
             of = [stall.partition for stall in opened if stall.reason == reason]
             self.say(f"stall: {named(of)} (for a {reason})")
-        before = self._stalls
-        ended = [
-            s for n, s in stalls.items() if s.ended_by and n in before and not before[n].ended_by
-        ]
+        ended = [s for n, s in stalls.items() if s.ended_by and not _over(self._stalls.get(n))]
         if ended:
             longest_s = max(stall.duration_s for stall in ended)
             over = f"stall over: {named([stall.partition for stall in ended])}"
@@ -179,3 +172,8 @@ class Screen:
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self.begin_s
+
+
+def _over(seen: Gap | Stall | None) -> bool:
+    """Whether it had ended when it was looked at the last time."""
+    return seen is not None and seen.ended_by is not None

@@ -57,12 +57,18 @@ def kinds() -> Table:
     """Every kind of fault, with its values and its meaning."""
     table = Table.grid(padding=(0, 2))
     for name, kind in KINDS.items():
-        meaning = " ".join((kind.__doc__ or "").split(". ")[0].split()).rstrip(".")
+        meaning = _meaning(kind)
         values = [field.name.upper() for field in _own(kind) if field.default is MISSING]
         table.add_row(Text(" ".join([name, *values])), Text(meaning))
     narrower = [name for name in COMMON if name not in HIDDEN]
     table.add_row(Text("any"), Text(f"narrowed by {'=, '.join([*narrower, 'for'])}= or t-0"))
     return table
+
+
+def _meaning(kind: type[Fault]) -> str:
+    """The first sentence of its docstring, without names and numbers for programmers."""
+    sentence = (kind.__doc__ or "").split(".\n")[0].split(". ")[0]
+    return re.sub(r" \(([^)]*`[^)]*|[A-Z]\d+)\)|`", "", " ".join(sentence.split())).rstrip(".")
 
 
 def parse_partition(text: str) -> tuple[str, int]:

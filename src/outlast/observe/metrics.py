@@ -313,7 +313,8 @@ RESTARTS = Metric(
 BUFFER_BYTES = Metric(
     name="outlast_buffer_bytes",
     kind=_G,
-    help="Bytes of the send buffer that are taken by records without an outcome.",
+    help="Bytes of the send buffer that are taken by records without an outcome. Told once a "
+    "second; a last move of less than 1/128 of the buffer may be told 11 s late.",
     example="sum(outlast_buffer_bytes) / sum(outlast_buffer_limit_bytes)",
     otel="outlast.buffer.used",
     unit="By",
