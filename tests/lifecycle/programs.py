@@ -31,13 +31,16 @@ class Ended:
 def run(
     program: str,
     *arguments: str,
+    first: str = "",
     at: Mapping[str, Callable[[subprocess.Popen[str]], None]] | None = None,
 ) -> Ended:
-    """Run it; do something where it says a word in a line of its own. 'ready' starts the watch."""
+    """Run it, with a line that comes `first`; do something where it says a word in a line of its
+    own. 'ready' starts the watch.
+    """
     at = at or {}
     environment = {**os.environ, "PYTHONWARNINGS": "error,ignore::DeprecationWarning"}
     with subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + program, *arguments],
+        [sys.executable, "-c", first + PREAMBLE + program, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -197,7 +197,9 @@ class TestSendAsync:
             while len(sent) < 100 and (future := await in_time(producer)) is not None:
                 sent.append(future)
             assert len(sent) < 100
-            late = [asyncio.ensure_future(producer.send_async(topic, b"late")) for _ in range(20)]
+            late = [
+                asyncio.ensure_future(producer.send_async(topic, bytes(500))) for _ in range(20)
+            ]
             await asyncio.sleep(0.01)
             for task in late:
                 task.cancel()
@@ -211,6 +213,7 @@ class TestSendAsync:
         with KafkaProducer(
             bootstrap_servers=server.bootstrap,
             buffer_memory=20_000,
+            batch_size=0,
             request_timeout_ms=1000,
             metrics_registry=None,
         ) as producer:

@@ -41,7 +41,7 @@ from kafka.protocol.producer import ProduceRequest
 from outlast.engine.messages import Command, Connect, Connection, Disconnect, Inspect, Loss, Send
 from outlast.io.addresses import Resolver, resolve
 from outlast.io.advice import Stage, unreadable, with_advice
-from outlast.io.connection_config import connection_config, version_limits
+from outlast.io.connection_config import connection_config, selector_class, version_limits
 from outlast.io.dialing import Dial, Dialer
 from outlast.io.events import Connected, Disconnected, Ended, Event, Inspected, Responded, because
 from outlast.io.lent import borrow
@@ -89,7 +89,7 @@ class Network:
         self._links: dict[Connection, _Link] = {}
         self._leaving: set[_Link] = set()  # given up, their last bytes still on the way out
         self._ended: dict[Connection, Disconnected] = {}  # not yet told
-        selector = config.get("selector") or selectors.DefaultSelector
+        selector = selector_class(config)
         self.lent = borrow(config, KafkaNetClient, KafkaConnectionManager._build_transport)
         self.loop: Any = (
             self.lent.loop if self.lent else _Loop(selector=selector, slow_task_threshold_secs=0)
