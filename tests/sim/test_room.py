@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from time import process_time
+
+import pytest
+from kafka.errors import MessageSizeTooLargeError
+
 from outlast.testing.faults import Error
+from tests.sim.lane_stories import placed
 from tests.sim.stories import simulation
 
 
@@ -32,3 +38,22 @@ def test_the_room_of_what_expired_comes_back():
     sim.run_until(sim.all_settled, 30.0)
     assert "acked" not in {future.entry.outcome for future in late}
     assert sim.sender.health(sim.now).buffer_bytes == 0
+
+
+def _refusals_s(partitions: int) -> float:
+    """CPU time of fifty refused records beside so many partitions that have been written to."""
+    sim = placed(1, [[1]] * partitions, buffer_memory=1_000_000)
+    for partition in range(partitions):
+        sim.send("t", partition)
+    sim.run_until(sim.all_settled, 60.0)
+    too_large = b"v" * 1_000_000
+    begun_s = process_time()
+    for _ in range(50):
+        with pytest.raises(MessageSizeTooLargeError):
+            sim.sender.append("t", 0, None, too_large, (), 0, sim.now)
+    return process_time() - begun_s
+
+
+def test_a_record_that_is_refused_costs_the_same_however_many_partitions_there_are():
+    few_s = min(_refusals_s(2) for _ in range(3))
+    assert _refusals_s(2000) < 10 * few_s

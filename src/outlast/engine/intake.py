@@ -74,6 +74,11 @@ class Intake:
             self._forget(ticket)  # nobody will ask with it again
             self.attention = True
             raise
+        if type(got) is Batch:
+            return got
+        if isinstance(got, Exception):
+            self._forget(ticket)
+            raise got
         if isinstance(got, Waiting) and got.final:
             self._forget(ticket)
         return got
@@ -88,7 +93,8 @@ class Intake:
         timestamp_ms: int,
         now: float,
         ticket: int,
-    ) -> Batch | Waiting:
+    ) -> Batch | Waiting | Exception:
+        """As `append`; but what it refuses comes back and is not raised: then nothing was begun."""
         partitions = self._hub.metadata.partitions(topic)
         if partitions is None:
             return self._wait_for_topic(topic, now, ticket)
@@ -135,12 +141,13 @@ class Intake:
 
     def _wait_for_room(
         self, tp: tuple[str, int], charge_bytes: int, ticket: int, *, anywhere: bool
-    ) -> Waiting:
+    ) -> Waiting | Exception:
         if charge_bytes > self._hub.accumulator.limit_bytes:
-            raise MessageSizeTooLargeError(
+            too_large: Exception = MessageSizeTooLargeError(
                 f"The record takes {charge_bytes} bytes of the send buffer, more than all of it: "
                 f"buffer_memory is {self._hub.accumulator.limit_bytes}; make it larger"
             )
+            return too_large
         ticket = ticket or self._ticket()
         self._hub.accumulator.wait(tp, ticket, charge_bytes)
         self._hub.grant(self._hub.accumulator.grant())  # what was kept for it, if it was too little
@@ -166,10 +173,10 @@ class Intake:
 
     def _wait_for_partition(
         self, topic: str, partition: int, partitions: Collection[int], now: float, ticket: int
-    ) -> Waiting:
+    ) -> Waiting | Exception:
         """An unknown partition may be a new one: one fresh look before it is refused."""
         if ticket:
-            raise ValueError(
+            return ValueError(
                 f"Unrecognized partition: {partition} of topic {topic!r}, "
                 f"which has {len(partitions)}: 0 to {len(partitions) - 1}"
             )
