@@ -77,7 +77,6 @@ _MECHANISMS = Choice(
     (None, "PLAIN", "GSSAPI", "OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512", "AWS_MSK_IAM")
 )
 _NEW = "new"
-_NO_EFFECT = "accepted, without effect"
 
 # fmt: off
 _GROUPS: dict[str, tuple[Setting, ...]] = {
@@ -151,8 +150,9 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
                 "second way calls a bootstrap server by the canonical name of its address, as "
                 "Kerberos and certificates may want it."),
         Setting("bootstrap_timeout_ms", 30_000, _MS,
-                "In kafka-python, how long the constructor waits; here it never waits.",
-                _NO_EFFECT),
+                "How long calls may block until a broker is first reached, if it is given and less "
+                "than max_block_ms. The constructor never waits.",
+                "the constructor does not wait; calls do, and only if it is given"),
         Setting("api_version", None, checks.API_VERSION,
                 "Version of the brokers; None: ask them. One older than (0, 11) switches "
                 "idempotence off, and brokers are spoken to as if they were 0.11."),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from prometheus_client import REGISTRY
 
 from outlast.config import DEFAULT_REGISTRY
-from outlast.engine.messages import Fact, Gap, GapSettled
+from outlast.engine.messages import ConnectionOpened, Fact, Gap, GapSettled
 from outlast.figures import Figures
 from outlast.observe.log import LogObserver
 from outlast.observe.otel import OtelObserver
@@ -47,6 +48,28 @@ class GapCallback:
                     self._on_gap(fact.gap)
                 except Exception:
                     log.exception("Error in on_gap")
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+class Bootstrap:
+    """`bootstrap_timeout_ms`, if it is given: until a broker is reached, calls of this producer
+    block for no longer than that; then for as long as `max_block_ms` says.
+    """
+
+    def __init__(self, producer: Any, max_block_s: float) -> None:
+        self._producer = weakref.ref(producer)
+        self._max_block_s = max_block_s
+
+    def __repr__(self) -> str:
+        return f"<Bootstrap max_block_s={self._max_block_s}>"
+
+    def __call__(self, facts: Sequence[Fact]) -> None:
+        """Look for the first connection."""
+        producer = self._producer()
+        if producer is not None and any(isinstance(fact, ConnectionOpened) for fact in facts):
+            producer._max_block_s = self._max_block_s
 
     def close(self) -> None:
         """Nothing is held back."""

@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ from outlast.io.waiting import in_loop
 from outlast.observe.log import EPISODE_S
 from outlast.observe.otel import OtelObserver
 from outlast.observe.send_spans import SendSpans, TracedHeaders
-from outlast.observers import Observer, observers_for, one_by_one
+from outlast.observers import Bootstrap, Observer, observers_for, one_by_one
 from outlast.partitioning import UserPartitioner, is_default
 from outlast.plain_settings import plain
 from outlast.transactions import TransactionManager
@@ -101,6 +102,9 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         self._send_spans = SendSpans(gap_spans.tracing, gap_spans, values["send_spans"])
         self._wants_span = self._send_spans.wanted
         observers = observers_for(values, self._figures, gap_spans)
+        if configs.get("bootstrap_timeout_ms", math.inf) < values["max_block_ms"]:
+            observers.append(Bootstrap(self, self._max_block_s))
+            self._max_block_s = values["bootstrap_timeout_ms"] / 1000
         serializers = [values[name] for name in ("key_serializer", "value_serializer")]
         try:
             self._driver = _started_driver(config, self._hearing, observers, self._figures)

@@ -128,8 +128,8 @@ def table(tests: Sequence[Listed], outcomes: Sequence[Outcome]) -> str:
 
 
 class OneNode(RealCluster):
-    """A real Kafka of one node that creates topics when they are asked for, as those tests want it.
-    (Between several, kafka-python's own producer may look for a group's coordinator for ever.)
+    """A real Kafka as those tests want it: topics are created, of four partitions, when somebody
+    asks for them. (With one partition, offsets of a second one are tried for ever.)
     """
 
     def __init__(self, folder: Path) -> None:
@@ -142,6 +142,7 @@ class OneNode(RealCluster):
 
 _OF_ONE_NODE = """\
 auto.create.topics.enable=true
+num.partitions=4
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
