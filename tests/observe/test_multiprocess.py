@@ -156,3 +156,63 @@ def test_workers_add_up_also_when_one_is_killed_in_the_midst_of_a_gap(workers: W
     assert shown >= sum(told.values()) > 0  # and what the killed one had counted
     own = {s.labels.get("pid") for page in workers.registry().collect() for s in page.samples}
     assert own == {None}  # no series of a process
+
+
+# what files show after each step: records acked, batches by the histogram, its sum
+HELD = """
+import json, os, sys
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+from outlast.engine.messages import BufferLevel, RecordsSettled
+from outlast.observe.prometheus import PrometheusObserver
+
+observer = PrometheusObserver(CollectorRegistry())
+
+def batch(at_s, acked, age_s):
+    observer([RecordsSettled(at_s, "t", 0, acked, 1, age_s)])
+
+def show():
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=os.environ["PROMETHEUS_MULTIPROC_DIR"])
+    names = {
+        "acked": ("outlast_records_total", {"topic": "t", "result": "acked"}),
+        "failed": ("outlast_records_total", {"topic": "t", "result": "failed"}),
+        "batches": ("outlast_send_duration_seconds_count", {"topic": "t"}),
+        "quick": ("outlast_send_duration_seconds_bucket", {"topic": "t", "le": "0.005"}),
+        "seconds": ("outlast_send_duration_seconds_sum", {"topic": "t"}),
+    }
+    print(json.dumps([registry.get_sample_value(*it) for it in names.values()]), flush=True)
+
+batch(5.0, 10, 0.004)
+show()  # the first is there at once
+batch(5.05, 20, 0.25)
+batch(5.06, 30, 90.0)
+show()  # what follows is held
+observer([BufferLevel(5.1, 1, 2, None)])
+show()  # and written with the next fact that is due, whatever it tells of
+batch(5.15, 40, 500.0)
+if os.fork() == 0:
+    observer.close()
+    os._exit(0)
+os.wait()
+show()  # a child leaves it to its parent
+observer.close()
+show()  # and nothing is held any more
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_batches_are_put_together_before_they_are_written_and_none_is_missed(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HELD],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    first, most = [10, 1, 1, 1, 0.004], [60, 3, 3, 1, pytest.approx(90.254)]
+    assert shown == [first, first, most, most, [100, 4, 4, 1, pytest.approx(590.254)]]

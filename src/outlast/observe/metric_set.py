@@ -71,7 +71,14 @@ class Histogram(Protocol):
 
 
 class Backend(Protocol):
-    """Makes series and shows them."""
+    """Makes series and shows them.
+
+    Attributes:
+        write_every_s: how long it may hold back what is counted for each batch; inf: it holds
+            nothing back.
+    """
+
+    write_every_s: float = math.inf
 
     def child(self, metric: Metric, labels: Labels) -> Any:
         """A Counter, Gauge or Histogram, by the metric's kind. The same labels come only once."""
@@ -81,6 +88,14 @@ class Backend(Protocol):
 
     def exemplar(self, span: SpanContext | None) -> Any:
         """What `Histogram.observe` takes."""
+
+    def write(self) -> None:
+        """Hold nothing back any more."""
+        return
+
+    def begin_again(self) -> None:
+        """In a forked child: what is held back is the parent's."""
+        return
 
 
 class TopicSeries(NamedTuple):
@@ -172,6 +187,7 @@ class MetricSet:
         self._partitions: dict[tuple[str, int], PartitionSeries] = {}
         self._nodes: set[int] = set()
         self.forked = False  # gauges show what the parent's producers do
+        self.write_due_s = -math.inf if math.isfinite(backend.write_every_s) else math.inf
         for metric in METRICS.values():
             if metric.labels[:1] not in (("topic",), ("node_id",)):
                 self._begin(metric, ())
@@ -283,6 +299,12 @@ class MetricSet:
 
     # --- producers and processes ---
 
+    def write(self, now: float | None = None) -> None:
+        """Have the backend hold nothing back; if the time is given, until it is due again."""
+        self._backend.write()
+        if now is not None:
+            self.write_due_s = now + self._backend.write_every_s
+
     def forget(self, producer: object) -> None:
         """The producer is closed: gauges without its parts."""
         for joint in self._joints.values():
@@ -295,6 +317,7 @@ class MetricSet:
         """
         self.lock = threading.Lock()
         self.forked = True
+        self._backend.begin_again()
         for joint in self._joints.values():
             joint.parts.clear()
 

@@ -33,7 +33,7 @@ from opentelemetry.metrics import (
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
-from outlast.observe.metric_set import Labels, MetricSet, Sets
+from outlast.observe.metric_set import Backend, Labels, MetricSet, Sets
 from outlast.observe.metrics import ATTRIBUTES, METRICS, SEND_DURATION, Kind, Metric
 from outlast.observe.metrics_observer import PARTITIONS_SHOWN, MetricsObserver, Spans
 from outlast.observe.numbers import Number
@@ -120,7 +120,7 @@ class _SampledDuration(_Duration):
             super().observe(value, exemplar)
 
 
-class _Otel:
+class _Otel(Backend):
     """The metrics of one meter."""
 
     def __init__(self, meter: Meter) -> None:
