@@ -5,27 +5,20 @@ which are told on a virtual clock.
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from tests.real.kafka_cluster import RealCluster
-from tests.real.kafka_jars import missing
+from tests.real.kafka_jars import need_kafka
 
 _running: list[RealCluster] = []
 
 
 @pytest.fixture(scope="session")
 def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    lacks = missing()
-    if lacks:
-        demanded = set(os.environ.get("TESTS_REQUIRE", "").split(",")) & set(lacks)
-        reason = "no real Kafka: " + "; ".join(lacks.values())
-        if demanded:
-            pytest.fail(f"{reason} (TESTS_REQUIRE names {', '.join(sorted(demanded))})")
-        pytest.skip(reason)
+    need_kafka()
     cluster = RealCluster(tmp_path_factory.mktemp("kafka", numbered=True))
     _running.append(cluster)
     try:

@@ -26,10 +26,13 @@ class Relay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for sock in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
+        _close(self._listener)
+        self.cut()
+
+    def cut(self) -> None:
+        """End all connections; others may come."""
+        while self._sockets:
+            _close(self._sockets.pop())
 
     def open(self, _client: socket.socket) -> Place | None:
         """Where the client wants to go; None: it is sent away."""
@@ -52,6 +55,12 @@ class Relay:
                 self._sockets.append(broker)
                 threading.Thread(target=_pump, args=(broker, client), daemon=True).start()
                 _pump(client, broker)
+
+
+def _close(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
@@ -131,6 +140,7 @@ class HttpConnect(Proxy):
                 client.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
                 return None
         host, _, port = target.rpartition(":")
+        assert (":" in host) == host.startswith("[")
         place = self.found(host.strip("[]"), int(port))
         if place is None:
             client.sendall(b"HTTP/1.1 403 Forbidden\r\nX: y\r\n\r\n")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +27,11 @@ from tests.net.broker import (
     metadata,
     sasl_authenticate,
     sasl_handshake,
+    until,
 )
 from tests.net.client import client, produce
 from tests.net.test_tls_and_sasl import PLAIN, oauth, sasl_broker
+from tests.real.certificates import Authority
 
 
 class Slow(SaslMechanism):  # type: ignore[misc]
@@ -140,6 +144,21 @@ def test_a_broker_that_does_not_know_the_password_either(final: bytes, why: str)
     assert why in event.detail
 
 
+def test_an_exchange_that_ends_without_a_login() -> None:
+    def serve(stream: Stream) -> None:
+        stream.set_up()
+        while (request := stream.request()) is not None:
+            key, version, correlation_id, _ = request
+            login = key == SASL_AUTHENTICATE
+            answer = authenticated(version, b"?") if login else sasl_handshake(version, "PLAIN")
+            stream.answer(correlation_id, answer)
+
+    with broker(serve) as server, client(**PLAIN) as c:
+        event = c.lost(c.connect(server.host, server.port))
+    assert event.loss is Loss.AUTHENTICATION
+    assert "the exchange ended without a login" in event.detail
+
+
 def authenticated(version: int, auth_bytes: bytes) -> bytes:
     from kafka.protocol.sasl import SaslAuthenticateResponse
 
@@ -149,23 +168,32 @@ def authenticated(version: int, auth_bytes: bytes) -> bytes:
     return (b"\0" if version >= 2 else b"") + bytes(response.encode(version=version))
 
 
-def test_the_broker_s_reason_counts_though_the_end_comes_with_it() -> None:
+def test_the_broker_s_reason_counts_though_the_end_comes_with_it(tmp_path: Path) -> None:
+    asked = threading.Event()
+
     def serve(stream: Stream) -> None:
         stream.set_up()
         for _ in range(2):
             request = stream.request()
             assert request is not None
             key, version, correlation_id, _body = request
-            refusal = sasl_authenticate(version, 58)
-            answer = sasl_handshake(version, "PLAIN") if key == SASL_HANDSHAKE else refusal
-            stream.answer(correlation_id, answer)
+            if key == SASL_HANDSHAKE:
+                stream.answer(correlation_id, sasl_handshake(version, "PLAIN"))
+            else:
+                asked.set()
+                stream.answer(correlation_id, sasl_authenticate(version, 58))
 
-    for _ in range(20):  # it is a matter of what is read at once
-        with broker(serve) as server, client(**PLAIN) as c:
-            connection = c.connect(server.host, server.port)
-            c.poll_until(lambda server=server: len(server.threads) == 2)
-            event = c.lost(connection)
-        assert event.loss is Loss.AUTHENTICATION, event
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # under TLS all is read at once
+    authority = Authority(tmp_path, "authority")
+    context.load_cert_chain(authority.issue("broker", "127.0.0.1").file)
+    settings = {**PLAIN, "security_protocol": "SASL_SSL", "ssl_cafile": str(authority.file)}
+    with broker(serve, context) as server, client(**settings) as c:
+        connection = c.connect(server.host, server.port)
+        c.poll_until(asked.is_set)
+        until(lambda: not server.threads[1].is_alive())  # the answer and the end are both here
+        event = c.lost(connection)
+    assert event.loss is Loss.AUTHENTICATION, event
+    assert "SASL PLAIN was refused" in event.detail
 
 
 class Provider:
@@ -239,7 +267,7 @@ def test_a_renewal_is_tried_again_while_the_session_lasts() -> None:
 def test_a_renewal_that_fails_to_the_end_says_why(caplog: pytest.LogCaptureFixture) -> None:
     provider = Provider()
     provider.go.set()
-    serve = sasl_broker("OAUTHBEARER", lambda _: True, lifetime_ms=1000)
+    serve = sasl_broker("OAUTHBEARER", lambda _: True, lifetime_ms=2000)
     with broker(serve) as server, client(**oauth(provider)) as c:
         connection = c.connected(server)
         provider.failing = True

@@ -11,7 +11,7 @@ from outlast import ConfigurationError
 from outlast.engine.messages import Loss
 from outlast.io.events import Connected
 from outlast.io.kafka_net import Network
-from tests.net.broker import Server, answer_all, broker, hold
+from tests.net.broker import Server, Stream, answer_all, broker, hold
 from tests.net.client import Client, client
 from tests.net.proxies import HttpConnect, Proxy, Socks5
 
@@ -92,6 +92,20 @@ def test_a_proxy_that_refuses_says_why(kind: type[Proxy], scheme: str) -> None:
         why = "not allowed by its rules" if kind is Socks5 else "403 Forbidden"
         assert why in event.detail
         assert "broker.test:9092" in event.detail
+
+
+@pytest.mark.parametrize("scheme", ["socks5h", "http"])
+def test_a_proxy_that_closes_at_once(scheme: str) -> None:
+    def serve(stream: Stream) -> None:
+        stream.sock.recv(1000)
+
+    with (
+        broker(serve) as server,
+        client(proxy_url=f"{scheme}://127.0.0.1:{server.port}") as c,
+    ):
+        event = c.lost(c.connect("broker.test", 9092))
+        assert event.loss is Loss.REFUSED
+        assert "it closed the connection without an answer" in event.detail
 
 
 @every_kind

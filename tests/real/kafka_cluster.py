@@ -215,7 +215,7 @@ class RealCluster:
         node.ending = False
         with node.log.open("ab") as log:
             node.process = subprocess.Popen(
-                [*_bound_to_this_process(), "java", *JVM, *self._main("kafka.Kafka", node)],
+                [*bound_to_this_process(), "java", *JVM, *self._main("kafka.Kafka", node)],
                 cwd=node.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -410,7 +410,7 @@ class RealCluster:
             admin.close()
 
 
-def _bound_to_this_process() -> list[str]:
+def bound_to_this_process() -> list[str]:
     """A prefix that has the kernel kill the node when this process dies, however it dies."""
     return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 import tenacity
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +31,18 @@ def missing() -> dict[str, str]:
     if not _fetched() and shutil.which("mvn") is None:
         lacks["maven"] = "no mvn on the path to fetch Apache Kafka with"
     return lacks
+
+
+def need_kafka() -> None:
+    """Go on if a real Kafka can be run here; fail where `TESTS_REQUIRE` demands it, else skip."""
+    lacks = missing()
+    if not lacks:
+        return
+    demanded = set(os.environ.get("TESTS_REQUIRE", "").split(",")) & set(lacks)
+    reason = "no real Kafka: " + "; ".join(lacks.values())
+    if demanded:
+        pytest.fail(f"{reason} (TESTS_REQUIRE names {', '.join(sorted(demanded))})")
+    pytest.skip(reason)
 
 
 def _fetched() -> bool:

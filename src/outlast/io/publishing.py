@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from outlast.engine.batch import Batch, Result
 from outlast.engine.messages import Completion, Fact, Outcome, Settled
+from outlast.engine.partition import EXPIRED
 from outlast.engine.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,12 @@ def records_of(batches: Iterable[Batch]) -> dict[Delivery, int]:
     return counts
 
 
-def settle(batch: Batch) -> None:
-    """Give a settled batch's outcome to its futures."""
+def settle(batch: Batch, trouble: Callable[[], str] = str) -> None:
+    """Give a settled batch's outcome to its futures; `trouble` tells why it may have come late."""
+    failure = batch.result.failure if batch.result else None
+    if failure is not None and failure.kind == EXPIRED and (told := trouble()):
+        failure = replace(failure, message=f"{failure.message}; {told}")
+        batch.result = replace(batch.result, failure=failure)  # type: ignore[type-var]
     delivery = _delivery_of(batch)
     if delivery is None:
         return

@@ -7,6 +7,9 @@ from kafka import errors as kafka_errors
 from outlast.engine.messages import Connect
 from outlast.io.events import Connected, Disconnected
 
+_ANSWERED = "answered"
+_TOLD_MAX = 3
+
 
 class Reasons:
     """Remembers for each address what came of it last."""
@@ -27,14 +30,21 @@ class Reasons:
 
     def connected(self, event: Connected) -> None:
         """A broker answered there."""
-        self._tell(event.address, "answered")
+        self._tell(event.address, _ANSWERED)
 
     def disconnected(self, event: Disconnected) -> None:
         """Nothing came of it, or not for long."""
         self._tell(event.address, f"{event.loss.value}: {event.detail}")
 
     def _tell(self, address: str, told: str) -> None:
-        self._tried[address.partition(" ")[0]] = address, told
+        place = address.partition(" ")[0]
+        self._tried.pop(place, None)  # the latest comes last
+        self._tried[place] = address, told
+
+    def trouble(self) -> str:
+        """The addresses that could not be connected to lately, and why; '' if there are none."""
+        bad = [f"{a}: {told}" for a, told in list(self._tried.values()) if told != _ANSWERED]
+        return f"no connection to {', '.join(bad[-_TOLD_MAX:])}" if bad else ""
 
     def closed(self, crash: BaseException | None) -> str:
         """Nothing is taken any more."""

@@ -279,7 +279,7 @@ class Driver(Entrance):
             except IndexError:
                 break
             if isinstance(completion, Settled):
-                settle(completion.batch)
+                settle(completion.batch, self._reasons.trouble)
             elif isinstance(completion, Compress):
                 self._compress(completion.batch)
             elif (waiter := self._waiters.get(completion.ticket)) is not None:
