@@ -10,8 +10,10 @@ SEEDS ?= 1:20000
 JOBS ?= 1
 MINUTES ?= 60
 SEED ?=
+VERSIONS ?= 3.0.12
+SURFACE := $(addprefix tests/facade/test_,parity.py config.py keywords.py partitioners.py figures.py future.py)
 
-.PHONY: help demo simulate test test-fast chaos upstream lint format docs java prometheus chromium clean
+.PHONY: help demo simulate test test-fast chaos surface upstream lint format docs java prometheus chromium clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +42,14 @@ test-fast: $(VENV)/.dev ## all tests but those on a real Apache Kafka
 
 chaos: $(VENV)/.dev java ## a soak on a real Apache Kafka (MINUTES=60 SEED=1)
 	$(BIN)/python -m tests.real.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# kafka-python 3.0.x from 3.0.12 on, as they come; beside the installed one, which stays what it is.
+surface: $(VENV)/.dev ## hold the surface to releases of kafka-python (VERSIONS="3.0.12 …")
+	@set -e; for version in $(VERSIONS); do \
+		$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .kafka/python-$$version kafka-python==$$version; \
+		echo "kafka-python $$version"; \
+		PYTHONPATH=.kafka/python-$$version $(BIN)/python -m pytest -q $(SURFACE); \
+	done
 
 upstream: $(VENV)/.dev java ## kafka-python's own producer tests (DIR=an export of its repository)
 	$(BIN)/python -m tests.upstream.run "$(DIR)"

@@ -250,6 +250,9 @@ def cluster() -> Iterator[MockCluster]:
 @pytest.mark.filterwarnings("ignore:.*does not implement kafka:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # theirs, where it raises
 class TestTheSameCalls:
+    @pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning"
+    )  # theirs' __del__
     def test_building_one(self) -> None:
         cases = surface.cases(surface.BUILT)
         named = [f"K({case})" for case in cases]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import kafka
-import kafka.producer.kafka
-
 import outlast
 
-for module in (kafka, kafka.producer, kafka.producer.kafka):
-    module.KafkaProducer = outlast.KafkaProducer
+outlast.install()
