@@ -38,6 +38,7 @@ from outlast.engine.settings import Settings
 from outlast.errors import BlockedError
 from outlast.io import process
 from outlast.io.addresses import Resolver, resolve
+from outlast.io.encoding import begin_small
 from outlast.io.entrance import Entrance
 from outlast.io.events import Connected, Disconnected, Event, Inspected
 from outlast.io.kafka_net import Network
@@ -221,6 +222,7 @@ class Driver(Entrance):
     # --- the I/O thread -------------------------------------------------------------------------
 
     def _run(self, network: Network, sender: Sender) -> None:
+        begin_small()
         try:
             while self._step(network, sender):
                 pass
