@@ -67,7 +67,7 @@ def run(rate: int, seed: int, report: Path | None = None) -> int:
     if delivery is None:
         console.print(doubt, style="bold red")
     else:
-        _print(console, gap_table(gaps, stalls, TOPIC, PARTITIONS, screen.start_s), load, delivery)
+        _print(console, gap_table(gaps, stalls, TOPIC, PARTITIONS, screen.begin_s), load, delivery)
     if report is not None:
         from outlast.cli.report import save  # jinja2 is needed for nothing else here
 
@@ -144,8 +144,8 @@ def _found(
     acknowledged = sum(map(len, load.acknowledged.values()))
     return Run(
         title="outlast demo",
-        begin_s=screen.start_s,
-        begin_unix_s=time.time() - time.monotonic() + screen.start_s,
+        begin_s=screen.begin_s,
+        begin_unix_s=time.time() - time.monotonic() + screen.begin_s,
         end_s=end_s,
         partitions=[(TOPIC, partition) for partition in PARTITIONS],
         gaps=producer.gaps(),

@@ -8,7 +8,6 @@ elected, which is what administrators' tools do; at the end it puts the order ba
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, for_code
 
+from outlast.cli.background import Background
 from outlast.cli.drill_topic import Canary, DrillError, administrator, told
 
 LOOK_EVERY_S = 0.25
@@ -49,7 +49,7 @@ class LeaderChange:
     epoch: int
 
 
-class Watch:
+class Watch(Background):
     """Looks at the leaders between `start` and `stop`.
 
     Attributes:
@@ -58,13 +58,12 @@ class Watch:
     """
 
     def __init__(self, keywords: Mapping[str, Any], canary: Canary) -> None:
+        super().__init__("drill-watch")
         self._keywords = keywords
         self._topic = canary.topic
         self._partitions = canary.partitions
         self.leaders: dict[int, Leader] = {}
         self.changes: list[LeaderChange] = []
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="drill-watch", daemon=True)
 
     def __repr__(self) -> str:
         return f"<Watch {len(self.leaders)} partitions, {len(self.changes)} changes>"
@@ -96,16 +95,6 @@ class Watch:
             administrator(self._keywords, LOOK_ANSWER_S, LOOK_CONNECT_S) as admin,
         ):
             self.look(admin)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End looking."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -152,7 +141,7 @@ def leaders(admin: KafkaAdminClient, topic: str) -> dict[int, Leader]:
     }
 
 
-class Mover:
+class Mover(Background):
     """Moves as many leaders as there are brokers, every so many seconds, in turn.
 
     Attributes:
@@ -161,6 +150,7 @@ class Mover:
     """
 
     def __init__(self, keywords: Mapping[str, Any], canary: Canary, every_s: float) -> None:
+        super().__init__("drill-mover")
         self._keywords = keywords
         self._canary = canary
         self._every_s = every_s
@@ -168,8 +158,6 @@ class Mover:
         self._original: dict[int, tuple[int, ...]] = {}
         self.moves = 0
         self.trouble: str | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="drill-mover", daemon=True)
 
     def __repr__(self) -> str:
         return f"<Mover {self.moves} moves>"
@@ -194,17 +182,11 @@ class Mover:
         if codes & set(NOT_ALLOWED):
             raise DrillError("--move-leaders is not allowed: the user needs Alter on the cluster")
 
-    def start(self) -> None:
-        """Begin to move."""
-        self._thread.start()
-
     def stop(self) -> str | None:
         """End moving, and put the replicas' order back if the topic stays; None, or a sentence
         that tells why that could not be done.
         """
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        super().stop()
         if self._canary.made or not self._original:
             return None
         try:

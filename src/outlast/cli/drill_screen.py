@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 
 from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from outlast.cli.drill_leaders import Watch
 from outlast.cli.drill_ledger import Ledger
 from outlast.cli.drill_tables import changed, length, named, node
+from outlast.cli.live_screen import LiveScreen
 from outlast.cli.tables import PHASE_STYLES
 from outlast.engine.messages import Gap, Stall
 
@@ -24,45 +23,20 @@ FRAME_ROWS = 7  # of the panel, beside the partitions
 FEWEST_ROWS = 3
 
 
-class Screen:
-    """Shows how the partitions do. Use it as a context manager, and call `refresh` often."""
+class Screen(LiveScreen):
+    """Shows how the partitions do: call `refresh` often."""
 
     def __init__(
         self, console: Console, partitions: Sequence[int], ledger: Ledger, watch: Watch
     ) -> None:
-        self.begin_s = time.monotonic()
-        self._console = console
+        super().__init__(console, STATUS_S)
         self._partitions = partitions
         self._ledger = ledger
         self._watch = watch
         self._gaps: dict[int, Gap] = {}
         self._stalls: dict[int, Stall] = {}
         self._changes_told = 0
-        self._status_s = self.begin_s
         self._footer = ""
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True)
-            if console.is_terminal
-            else None
-        )
-
-    def __enter__(self) -> Screen:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._live:
-            self._live.stop()
-
-    def say(self, text: str) -> None:
-        """Tell what happens now."""
-        self._console.print(Text.assemble((f"{self._elapsed_s():6.1f} s  ", "dim"), text))
 
     def footer(self, text: str) -> None:
         """What stands under the table."""
@@ -73,11 +47,7 @@ class Screen:
         self._tell_changes()
         self._tell_gaps({gap.number: gap for gap in gaps})
         self._tell_stalls({stall.number: stall for stall in stalls})
-        if self._live:
-            self._live.update(self._panel(), refresh=True)
-        elif time.monotonic() - self._status_s >= STATUS_S:
-            self._status_s = time.monotonic()
-            self.say(self._counts())
+        self._show(self._panel, self._counts)
 
     # --- lines ------------------------------------------------------------------------------------
 
@@ -169,9 +139,6 @@ class Screen:
             f"acknowledged {acked:,} · waiting {waiting:,} · failed {failed:,} · "
             f"open gaps {open_gaps} · stalls {open_stalls}"
         )
-
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self.begin_s
 
 
 def _over(seen: Gap | Stall | None) -> bool:

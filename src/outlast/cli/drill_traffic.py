@@ -6,7 +6,6 @@ kafka-python's consumer: another client, so that what it finds is no echo of the
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -16,6 +15,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from outlast import KafkaProducer
+from outlast.cli.background import Background
 from outlast.cli.drill_ledger import Ledger
 from outlast.cli.drill_topic import MARK, Canary, told
 from outlast.cli.verify import decode, encode
@@ -25,7 +25,7 @@ CHECK_S = 0.3  # a refusal comes within
 TROUBLE_PAUSE_S = 0.1
 
 
-class Writer:
+class Writer(Background):
     """Sends one record to each partition every tick, between `start` and `stop`. A tick that
     comes late is not made up for.
     """
@@ -33,26 +33,15 @@ class Writer:
     def __init__(
         self, producer: KafkaProducer, canary: Canary, drill_id: str, ledger: Ledger, tick_s: float
     ) -> None:
+        super().__init__("drill-writer")
         self._producer = producer
         self._canary = canary
         self._id = drill_id.encode()
         self._ledger = ledger
         self._tick_s = tick_s
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="drill-writer", daemon=True)
 
     def __repr__(self) -> str:
         return f"<Writer {self._canary.topic} every {self._tick_s} s>"
-
-    def start(self) -> None:
-        """Begin to send."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End sending; what was sent may still be on its way."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join()
 
     def send(self, partition: int) -> Any:
         """Send one record, and have the ledger told of its fate; the future, or None."""
@@ -86,7 +75,7 @@ class Writer:
         self._ledger.fail(partition, number, type(error).__name__, time.monotonic())
 
 
-class Reader:
+class Reader(Background):
     """Reads what this drill writes, from where the topic ends now.
 
     Attributes:
@@ -96,12 +85,11 @@ class Reader:
     def __init__(
         self, consumer: KafkaConsumer, canary: Canary, drill_id: str, ledger: Ledger
     ) -> None:
+        super().__init__("drill-reader")
         self._consumer = consumer
         self._id = drill_id.encode()
         self._ledger = ledger
         self.trouble: str | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="drill-reader", daemon=True)
         assigned = [TopicPartition(canary.topic, partition) for partition in canary.partitions]
         ends = {} if canary.made else consumer.end_offsets(assigned)
         consumer.assign(assigned)
@@ -110,16 +98,6 @@ class Reader:
 
     def __repr__(self) -> str:
         return f"<Reader {self.trouble or 'reading'}>"
-
-    def start(self) -> None:
-        """Begin to read."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End reading; the consumer is free again."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join()
 
     def check(self) -> None:
         """Ask once, before anything is written.

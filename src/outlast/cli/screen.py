@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from outlast.cli.live_screen import LiveScreen
 from outlast.cli.load import Load
 from outlast.cli.tables import PHASE_STYLES
 from outlast.engine.messages import Gap
@@ -23,8 +22,8 @@ HISTORY = 24  # refreshes
 BARS = " ▁▂▃▄▅▆▇█"
 
 
-class Screen:
-    """Shows a load's progress while the caller waits. Use it as a context manager.
+class Screen(LiveScreen):
+    """Shows a load's progress while the caller waits.
 
     Args:
         gaps: gives the gaps so far.
@@ -41,9 +40,8 @@ class Screen:
         leaders: Callable[[], list[int]],
         limit_s: float,
     ) -> None:
-        self.start_s = time.monotonic()
+        super().__init__(console, STATUS_S)
         self.done: list[tuple[float, str]] = []  # when, in monotonic seconds, and what
-        self._console = console
         self._load = load
         self._topic = topic
         self._gaps = gaps
@@ -51,30 +49,6 @@ class Screen:
         self._limit_s = limit_s
         self._acked = [0] * len(load.sent)
         self._history: list[deque[int]] = [deque(maxlen=HISTORY) for _ in load.sent]
-        self._status_s = self.start_s
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True)
-            if console.is_terminal
-            else None
-        )
-
-    def __enter__(self) -> Screen:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._live:
-            self._live.stop()
-
-    def say(self, text: str) -> None:
-        """Tell what happens now."""
-        self._console.print(Text.assemble((f"{self._elapsed_s():5.1f} s  ", "dim"), text))
 
     def do(self, text: str) -> None:
         """Tell what is done to the cluster now, and remember it."""
@@ -90,18 +64,11 @@ class Screen:
             time.sleep(REFRESH_S)
             self._refresh()
 
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self.start_s
-
     def _refresh(self) -> None:
         for partition, acked in enumerate(map(len, self._load.acknowledged.values())):
             self._history[partition].append(acked - self._acked[partition])
             self._acked[partition] = acked
-        if self._live:
-            self._live.update(self._panel(), refresh=True)
-        elif time.monotonic() - self._status_s >= STATUS_S:
-            self._status_s = time.monotonic()
-            self._console.print(Text(f"{self._elapsed_s():5.1f} s  {self._counts()}", "dim"))
+        self._show(self._panel, self._counts)
 
     def _counts(self) -> str:
         sent, acked = sum(self._load.sent), sum(self._acked)
@@ -128,7 +95,7 @@ class Screen:
         if gap is not None and gap.phase is not None:
             return Text(f"gap {gap.duration_s:.1f} s {gap.phase.value}", PHASE_STYLES[gap.phase])
         last_ack_s = self._load.last_ack_s[partition]
-        pause_s = time.monotonic() - (last_ack_s or self.start_s)
+        pause_s = time.monotonic() - (last_ack_s or self.begin_s)
         if pause_s > PAUSE_S:
             return Text(f"no ack for {pause_s:.1f} s", "yellow")
         return Text("accepting", "green")
