@@ -2,9 +2,9 @@
 
 A case is a piece of Python, as it stands in the table of docs/compatibility.md where the two
 differ. In it `K(…)` builds a producer, `p` is one that is open, `held` one that lingers, `closed`
-one that is closed, `lost` one whose brokers are silent. What comes of it is a value, an error at
-once, or what its future comes to. An error of ours is the same as theirs if their `except` catches
-it.
+one that is closed, `lost` one whose brokers are silent, `refused` one that had a record refused.
+What comes of it is a value, an error at once, or what its future comes to. An error of ours is the
+same as theirs if their `except` catches it.
 """
 
 from __future__ import annotations
@@ -264,6 +264,9 @@ lost.close(timeout=0.2)
 lost.send('t', b'v', partition=0)
 """
 
+# of one that had a record refused before
+AFTER = "refused.send('t', b'v')"
+
 # What a broker answers to Produce with, that it will answer again.
 REFUSED = (10, 17, 18, 21, 29, 31, 32, 42, 43, 44, 76, 87)
 
@@ -321,6 +324,16 @@ class Kind:
         finally:
             producer.close()
             cluster.faults.remove(fault)
+
+    def after_a_refusal(self, cluster: MockCluster) -> Outcome:
+        """A record that nothing is wrong with, after one that the broker refused."""
+        producer = self.producer(bootstrap_servers=cluster.bootstrap_servers)
+        try:
+            cluster.faults.append(Error(87, times=1))  # INVALID_RECORD
+            outcome_of(lambda: producer.send("t", b"refused"))
+            return outcome_of(lambda: eval(AFTER, {"refused": producer}))
+        finally:
+            producer.close()
 
     def lost(self, case: str) -> Outcome:
         """The case on a producer whose cluster has just fallen silent."""

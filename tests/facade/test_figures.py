@@ -18,7 +18,7 @@ from outlast.engine.messages import RecordsSettled, TopicGone
 from outlast.engine.record_batch import RecordBatchBuilder
 from outlast.figures import Figures
 from outlast.record_sizes import RecordSizes
-from outlast.testing import Error, MockCluster
+from outlast.testing import Error, MockCluster, Slow, Throttle
 
 Make = Callable[..., KafkaProducer]
 OURS = "outlast-metrics"
@@ -189,16 +189,27 @@ class TestTrue:
             )
 
     def test_times(self, kafka_3: MockCluster) -> None:
-        with made(kafka_3, linger_ms=300) as producer:
+        with made(kafka_3, linger_ms=200) as producer:
+            producer.partitions_for("t")
+            kafka_3.faults.append(Slow(0.4, api=ProduceRequest.API_KEY))
             begun_s = time.monotonic()
             producer.send("t", b"v", partition=0).get(10)
             took_ms = (time.monotonic() - begun_s) * 1000
             figures = producer_metrics(producer)
-            assert 290 <= figures["record-queue-time-avg"] == figures["record-queue-time-max"]
-            assert figures["record-queue-time-max"] <= took_ms
-            assert 0 < figures["request-latency-avg"] <= figures["request-latency-max"] < took_ms
-            assert 0 <= figures["metadata-age"] <= took_ms / 1000
-            assert figures["throttle-time-max"] == 0
+        assert 190 <= figures["record-queue-time-avg"] == figures["record-queue-time-max"]
+        assert figures["record-queue-time-max"] <= took_ms - 390
+        assert 390 <= figures["request-latency-max"] <= took_ms - 190
+        assert 0 < figures["request-latency-avg"] < figures["request-latency-max"]
+        assert 0 <= figures["metadata-age"] < 60
+        assert figures["throttle-time-max"] == figures["throttle-time-avg"] == 0
+
+    def test_throttle_times(self, kafka_3: MockCluster) -> None:
+        kafka_3.faults.append(Throttle(0.3, api=ProduceRequest.API_KEY, times=1))
+        with made(kafka_3) as producer:
+            producer.send("t", b"v", partition=0).get(10)
+            figures = producer_metrics(producer)
+        assert figures["throttle-time-max"] == 300
+        assert 0 < figures["throttle-time-avg"] < 300
 
     @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
     def test_compression(self, kafka_3: MockCluster, codec: str) -> None:

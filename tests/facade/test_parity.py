@@ -272,6 +272,12 @@ class TestTheSameCalls:
         assert ours.same_as(theirs), (theirs, ours)
         assert theirs.moment == "its future fails:"
 
+    def test_after_an_error_of_the_broker(self, cluster: MockCluster) -> None:
+        theirs, ours = (kind.after_a_refusal(cluster) for kind in (THEIR_KIND, OUR_KIND))
+        both = [(surface.AFTER, theirs, ours)]
+        assert differences(both) == rows([surface.AFTER])
+        assert table()[surface.AFTER]
+
     @pytest.mark.timed
     def test_brokers_that_are_silent(self) -> None:
         theirs, ours = THEIR_KIND.all_lost(), OUR_KIND.all_lost()
@@ -281,6 +287,7 @@ class TestTheSameCalls:
     def test_every_row_is_a_case_that_is_tried(self) -> None:
         built = {f"K({case})" for case in surface.cases(surface.BUILT)}
         tried = built | {*surface.cases(surface.CALLED), *surface.cases(surface.LOST)}
+        tried.add(surface.AFTER)
         assert table().keys() <= tried
         assert len(table()) > 30
 
@@ -296,6 +303,67 @@ class TestTheSameCalls:
                 for name in set(ours_has) - set(theirs_has) - {"metadata"}:  # for callbacks only
                     assert f".{name}" in page, f"{name} is new: name it in {PAGE.name}"
         assert type(found[0]) is type(found[1])
+
+
+# What shows a row of the table of behaviour: how the row begins → the test.
+SHOWN = {
+    "the constructor waits": "facade/test_end_to_end.py::"
+    "test_constructor_returns_at_once_and_send_names_the_addresses",
+    "memory is not bounded": "facade/test_memory.py::test_growth_is_bounded_and_send_blocks",
+    "`retries` counts everything": "sim/test_recovery.py::"
+    "test_a_refusal_after_the_new_leader_is_known_costs_no_back_off",
+    "one record that a broker": "facade/test_parity.py::test_after_an_error_of_the_broker",
+    "a partition unavailable": "sim/test_room.py::test_the_room_of_what_expired_comes_back",
+    "`flush(timeout)` counts": "facade/test_end_to_end.py::test_one_deadline_for_all_of_flush",
+    "`close(timeout)` may": "facade/test_parity.py::test_brokers_that_are_silent",
+    "`flush()` or `close()` in": "facade/test_end_to_end.py::"
+    "test_flush_raises_and_close_goes_on_elsewhere",
+    "a forked child": "net/test_fork.py::test_parent_and_child_each_go_on",
+    "a call in a signal handler": "lifecycle/test_signals.py::"
+    "test_a_handler_may_close_or_flush_at_any_step",
+    "at exit each": "lifecycle/test_exit.py::test_several_producers_share_the_second",
+    "`await future`": "lifecycle/test_asyncio.py::test_its_metadata_or_its_error",
+    "values such as": "facade/test_parity.py::test_building_one",
+    "`allow_auto_create": "facade/test_keywords.py::test_allow_auto_create_topics",
+    "a failed future": "facade/test_errors.py::test_error_codes_give_kafka_pythons_class",
+    "without a key": "engine/test_partitioner.py",
+    "one connection to each": "sim/test_lanes.py::"
+    "test_open_lanes_are_given_up_once_and_only_where_a_follower_died",
+    "`bootstrap_connected()`": "facade/test_parity.py::test_using_one",
+    "a broker that says": "sim/test_leader_failures.py::"
+    "test_a_new_leader_at_once_costs_the_silence_time_out_and_a_little",
+    "of its figures": "facade/test_figures.py::TestTrue",
+    "one failed SASL": "real/test_security.py::test_a_wrong_scram_password_is_told_and_mended",
+    "token providers": "net/test_logins.py::"
+    "test_a_mechanism_that_waits_holds_up_no_other_connection",
+    "SCRAM user": "real/test_security.py::"
+    "test_a_user_name_with_characters_that_mean_something_to_scram",
+    "DEBUG lines": "net/test_logins.py::test_no_debug_line_shows_what_is_sent",
+    "an encrypted key": "net/test_tls_files.py::"
+    "test_an_encrypted_key_needs_its_password_and_the_terminal_is_not_asked",
+    "user and password": "net/test_proxies.py::test_the_proxy_looks_the_name_up",
+    "brokers older": "facade/test_keywords.py::test_api_version_bounds_the_version_of_each_request",
+}
+
+
+class TestBehaviourTable:
+    def rows(self) -> list[str]:
+        section = (
+            PAGE.read_text(encoding="utf-8").partition("## Behaviour")[2].partition("\n## ")[0]
+        )
+        return re.findall(r"^\| (?!kafka-python|---)(.*)", section, re.M)
+
+    def test_each_row_is_shown_by_a_test_and_each_test_shows_a_row(self) -> None:
+        for row in self.rows():
+            assert any(row.startswith(begin) for begin in SHOWN), f"no test in SHOWN for: {row}"
+        for begin in SHOWN:
+            assert any(row.startswith(begin) for row in self.rows()), f"no row begins: {begin}"
+
+    @pytest.mark.parametrize("begin", SHOWN)
+    def test_the_test_is_there(self, begin: str) -> None:
+        path, _, name = SHOWN[begin].partition("::")
+        text = (PAGE.parents[1] / "tests" / path).read_text(encoding="utf-8")
+        assert not name or re.search(rf"^ *(class|def) {name}\b", text, re.M)
 
 
 class TestSettingsTable:
