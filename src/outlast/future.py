@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kafka.errors import BrokerResponseError
+from kafka.errors import BrokerResponseError, RetriableError
 from kafka.producer.future import FutureRecordMetadata, RecordMetadata
 
 from outlast.delivery import (
@@ -94,6 +94,19 @@ class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
         """Why the record failed, or None."""
         piece = self._delivery.piece(self._index)
         return None if piece is None else piece.error(self._index)
+
+    def succeeded(self) -> bool:
+        """Whether the record is delivered."""
+        piece = self._delivery.piece(self._index)
+        return piece is not None and piece.failure_of(self._index) is None
+
+    def failed(self) -> bool:
+        """Whether the record has failed."""
+        return self.exception is not None
+
+    def retriable(self) -> bool:
+        """Whether it failed with what kafka-python calls a retriable error."""
+        return isinstance(self.exception, RetriableError)
 
     @property
     def gaps(self) -> tuple[int, ...]:
@@ -193,6 +206,14 @@ class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
     def add_errback(self, f: Callback, *args: Any, **kwargs: Any) -> DeliveryFuture:
         """Call `f(*args, exception, **kwargs)` when the record fails, on the I/O thread."""
         return self._listen(f, args, kwargs, wants_value=False)
+
+    def add_both(self, f: Callback, *args: Any, **kwargs: Any) -> DeliveryFuture:
+        """Call `f` with whatever it comes to, the metadata or the exception."""
+        return self.add_callback(f, *args, **kwargs).add_errback(f, *args, **kwargs)
+
+    def chain(self, future: Any) -> DeliveryFuture:
+        """Settle another of kafka-python's futures like this one."""
+        return self._add_cb_eb(future.success, future.failure)
 
     def _add_cb_eb(self, cb: Callback, eb: Callback) -> DeliveryFuture:
         return self.add_callback(cb).add_errback(eb)
