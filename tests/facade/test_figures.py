@@ -19,6 +19,7 @@ from outlast.engine.record_batch import RecordBatchBuilder
 from outlast.figures import Figures
 from outlast.record_sizes import RecordSizes
 from outlast.testing import Error, MockCluster, Slow, Throttle
+from outlast.testing.cluster_settings import ClusterSettings
 
 Make = Callable[..., KafkaProducer]
 OURS = "outlast-metrics"
@@ -28,7 +29,8 @@ WINDOWS = {"metrics_num_samples": 2, "metrics_sample_window_ms": 600_000}
 
 @pytest.fixture
 def kafka_3() -> Iterator[MockCluster]:
-    with MockCluster(3, topics={"t": 3}) as cluster:
+    settings = ClusterSettings(creation_deny_p=0.0)  # a new topic's leader leads at once
+    with MockCluster(3, topics={"t": 3}, settings=settings) as cluster:
         yield cluster
 
 
@@ -188,6 +190,7 @@ class TestTrue:
                 figures["record-error-rate"], rel=0.01
             )
 
+    @pytest.mark.timed
     def test_times(self, kafka_3: MockCluster) -> None:
         with made(kafka_3, linger_ms=200) as producer:
             producer.partitions_for("t")

@@ -63,6 +63,8 @@ ELSEWHERE = {
 }
 NONE = {"transactional_id", "transaction_timeout_ms"}  # refused: there are no transactions yet
 
+PLAIN = ClusterSettings(creation_deny_p=0.0)  # a new topic's leader leads at once
+
 _shown: set[str] = set()
 Test = Callable[..., None]
 
@@ -92,7 +94,7 @@ class TestAll:
 
 @pytest.fixture
 def kafka_1() -> Iterator[MockCluster]:
-    with MockCluster(1, topics={"t": 1}) as cluster:
+    with MockCluster(1, topics={"t": 1}, settings=PLAIN) as cluster:
         yield cluster
 
 
@@ -179,6 +181,7 @@ class TestDelivery:
         first, second = kafka_1.requests(ProduceRequest.API_KEY)
         assert second.received_at_s - first.received_at_s >= 0.8 * 0.4  # ± 20 %
 
+    @pytest.mark.timed
     @shows("retry_backoff_ms")
     @pytest.mark.parametrize("pause_ms", [50, 400])
     def test_retry_backoff_ms_of_metadata(
@@ -202,6 +205,7 @@ class TestDelivery:
             producer.send("t", b"v").get(10)
         assert 0.5 <= time.monotonic() - begun_s < 5.0
 
+    @pytest.mark.timed
     @shows("request_timeout_ms")
     def test_request_timeout_ms(self, kafka_1: MockCluster, make: Make) -> None:
         tap = Tap()
@@ -218,6 +222,7 @@ class TestDelivery:
         first, second = (r.at_s for r in tap.requests(ProduceRequest)[:2])  # it was sent again
         assert 0.29 <= second - first < 5.0
 
+    @pytest.mark.timed
     @shows("max_in_flight_requests_per_connection")
     @pytest.mark.parametrize("most", [1, 3])
     def test_max_in_flight_requests_per_connection(
@@ -245,6 +250,7 @@ class TestDelivery:
                 producer.send("unknown", b"v")
             assert max_block_ms / 1000 <= time.monotonic() - begun_s < 5.0
 
+    @pytest.mark.timed
     @shows("bootstrap_timeout_ms")
     def test_bootstrap_timeout_ms(self, kafka_1: MockCluster, make: Make) -> None:
         for keywords, longer in (({"bootstrap_timeout_ms": 300}, False), ({}, True)):
@@ -337,6 +343,7 @@ class TestConnections:
         kafka_1.wait_until(lambda: connections() == 0, timeout_s=10)
         assert producer.send("t", b"v").get(10).offset == 1
 
+    @pytest.mark.timed
     @shows("reconnect_backoff_ms", "reconnect_backoff_max_ms")
     @pytest.mark.parametrize(
         ("first_ms", "longest_ms", "accepted"),
