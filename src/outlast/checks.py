@@ -58,6 +58,11 @@ def shown(name: str, value: Any) -> str:
     return "…"
 
 
+def but_none(check: Check) -> str:
+    """What may be given where None, which the setting has by itself, is not enough."""
+    return check.allowed.replace("None, ", "").replace(" or None", "")
+
+
 @dataclass(frozen=True)
 class Number:
     """A real number; a whole one if `whole`. Not a bool, a string or NaN."""

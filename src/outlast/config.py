@@ -345,7 +345,7 @@ def _check_security(values: dict[str, Any]) -> None:
         if values[name] is None:
             raise ConfigurationError(
                 f"{name}=None is not allowed with security_protocol={protocol!r} and "
-                f"sasl_mechanism={mechanism!r}: it must be {SETTINGS[name].check.allowed}"
+                f"sasl_mechanism={mechanism!r}: it must be {checks.but_none(SETTINGS[name].check)}"
             )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from outlast import ConfigurationError, KafkaProducer
 from outlast.config import Config
+from outlast.engine.record_batch import Record
 from outlast.testing import MockCluster
 from tests.real.security import MARK, Watched, listening, secrets_in
 
@@ -78,6 +79,28 @@ def test_records_are_in_no_text_whether_they_are_delivered_or_not() -> None:
             assert secrets_in(watched.everything()) == []
         assert secrets_in("\n".join(log.lines)) == []
         assert any("outlast" in line for line in log.lines)
+
+
+def test_what_a_record_is_read_back_as_shows_no_contents() -> None:
+    record = Record(0, 0, MARK.encode(), MARK.encode(), ((MARK, MARK.encode()),))
+    assert secrets_in(repr(record)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, "it must be 'PLAIN', 'GSSAPI'"),
+        ({"sasl_mechanism": "PLAIN"}, "it must be a string"),
+        ({"sasl_mechanism": "OAUTHBEARER"}, "it must be an AbstractTokenProvider"),
+    ],
+)
+def test_what_is_missing_for_a_login_is_asked_for_without_none(
+    settings: dict[str, Any], wanted: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Config(security_protocol="SASL_SSL", **settings)
+    assert wanted in str(caught.value)
+    assert "None" not in str(caught.value).partition("it must be")[2]
 
 
 def test_who_looks_finds_what_is_there() -> None:

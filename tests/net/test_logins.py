@@ -267,7 +267,7 @@ def test_a_renewal_is_tried_again_while_the_session_lasts() -> None:
 def test_a_renewal_that_fails_to_the_end_says_why(caplog: pytest.LogCaptureFixture) -> None:
     provider = Provider()
     provider.go.set()
-    serve = sasl_broker("OAUTHBEARER", lambda _: True, lifetime_ms=2000)
+    serve = sasl_broker("OAUTHBEARER", lambda _: True, lifetime_ms=3000)
     with broker(serve) as server, client(**oauth(provider)) as c:
         connection = c.connected(server)
         provider.failing = True

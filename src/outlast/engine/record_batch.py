@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka import codec
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
@@ -250,9 +250,9 @@ class Record:
 
     offset_delta: int
     timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+    key: bytes | None = field(repr=False)  # what is in a record belongs into no log
+    value: bytes | None = field(repr=False)
+    headers: tuple[tuple[str, bytes | None], ...] = field(repr=False)
 
 
 def read_records(batch: bytes | bytearray | memoryview) -> list[Record]:
