@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,6 +96,56 @@ def test_a_mechanism_that_waits_holds_up_no_other_connection(
         assert isinstance(c.next(waiting), Connected)
     assert threading.current_thread() not in slow.threads
     assert "SECRET" not in caplog.text
+
+
+def test_credentials_of_aws_are_fetched_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """kafka-python's AWS_MSK_IAM, with a botocore that asks an instance's metadata for long."""
+    go, threads = threading.Event(), set[threading.Thread]()
+    keys = SimpleNamespace(access_key="key", secret_key="SECRET", token=None)
+
+    class BotoSession:
+        def get_credentials(self) -> Any:
+            threads.add(threading.current_thread())
+            assert go.wait(5)
+            return SimpleNamespace(get_frozen_credentials=lambda: keys)
+
+        def get_config_variable(self, _name: str) -> str:
+            return "eu-central-1"
+
+    monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
+    monkeypatch.setitem(sys.modules, "botocore.session", SimpleNamespace(Session=BotoSession))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority = Authority(tmp_path, "authority")
+    context.load_cert_chain(authority.issue("broker", "127.0.0.1").file)
+    said: list[bytes] = []
+
+    def serve(stream: Stream) -> None:
+        stream.set_up()
+        while (request := stream.request()) is not None:
+            key, version, correlation_id, body = request
+            if key == SASL_HANDSHAKE:
+                stream.answer(correlation_id, sasl_handshake(version, "AWS_MSK_IAM"))
+            else:
+                said.append(body)
+                stream.answer(correlation_id, authenticated(version, b'{"version": "2020_10_22"}'))
+
+    settings = {"sasl_mechanism": "AWS_MSK_IAM", "ssl_cafile": str(authority.file)}
+    with (
+        broker(serve, context) as server,
+        client(security_protocol="SASL_SSL", **settings) as c,
+    ):
+        connection = c.connect(server.host, server.port)
+        c.poll_until(lambda: threads)
+        begun_s = time.monotonic()
+        c.poll_for(0.05)
+        assert time.monotonic() - begun_s < 1.0  # the loop was not held up
+        go.set()
+        assert isinstance(c.next(connection), Connected)
+    assert threading.current_thread() not in threads
+    assert b"kafka-cluster:Connect" in said[0]
+    assert b"SECRET" not in said[0]
 
 
 def test_a_mechanism_that_fails_says_so_and_keeps_its_cause(
