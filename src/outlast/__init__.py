@@ -6,7 +6,7 @@ nobody edits `install()` does it, or `outlast run`.
 
 from kafka.producer.future import RecordMetadata
 
-from outlast.engine.messages import (
+from outlast.engine.outcomes import (
     AttemptRecord,
     AttemptState,
     Cause,

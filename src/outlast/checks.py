@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from outlast.errors import ConfigurationError, ConfigurationTypeError
-from outlast.observe.metrics import ATTRIBUTES
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9092
 SECRET = re.compile("password|username|token_provider|proxy", re.IGNORECASE)
-RESERVED_LABELS = frozenset({"le", "pid", *ATTRIBUTES})  # of Prometheus, and of the metrics
 
 
 class Check(Protocol):
@@ -251,8 +249,12 @@ def _metrics_labels(name: str, value: Any) -> Any:
         isinstance(part, str) for entry in value.items() for part in entry
     ):
         refuse(name, value, METRICS_LABELS.allowed, wrong_type=True)
+    if value:
+        from outlast.observe.metrics import ATTRIBUTES
+
+        reserved = {"le", "pid", *ATTRIBUTES}  # of Prometheus, and of the metrics
     for label in value:
-        if label in RESERVED_LABELS or re.fullmatch(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", label) is None:
+        if label in reserved or re.fullmatch(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", label) is None:
             refuse(name, value, f"{METRICS_LABELS.allowed}; {label!r} cannot be one of them")
         if _has_surrogate(value[label]):  # the application's whole page could not be shown
             refuse(name, value, f"{METRICS_LABELS.allowed}; values that UTF-8 can encode")

@@ -21,16 +21,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
-from outlast.engine.batch import Batch, Result
-from outlast.engine.messages import AttemptRecord, Failure, Outcome
-from outlast.engine.record_batch import Record
+from outlast.engine.outcomes import AttemptRecord, Failure, Outcome
 from outlast.errors import DeliveryError, error_for
 from outlast.flag import Flag
+
+if TYPE_CHECKING:
+    from outlast.engine.batch import Batch, Result
+    from outlast.engine.record_batch import Record
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +167,8 @@ class Delivery:
         hearing: Hearing,
     ) -> Delivery:
         """The delivery of one record that failed before it could join a batch."""
+        from outlast.engine.batch import Result  # it is there: who refuses has an engine
+
         delivery = cls(hearing)
         piece = Piece(0, 1, topic_partition, Result(failure=failure))
         piece.told = True

@@ -22,7 +22,7 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from outlast.engine.messages import AttemptRecord, AttemptState, Failure, Outcome
+from outlast.engine.outcomes import AttemptRecord, AttemptState, Failure, Outcome
 
 
 class OutlastError(Exception):

@@ -27,14 +27,13 @@ from outlast.delivery import (
     Piece,
     Undelivered as Undelivered,
 )
-from outlast.engine.record_batch import Record
 from outlast.errors import BlockedError, DeliveryError, OutlastError
 from outlast.io.waiting import Parked
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
-Refused = Callable[[BrokerResponseError, str, "int | None", Record], Delivery]
+Refused = Callable[..., Delivery]
 
 
 class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]

@@ -19,9 +19,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import kafka
 from kafka.errors import BrokerResponseError, IllegalStateError, MessageSizeTooLargeError
@@ -39,24 +39,16 @@ from outlast.arguments import (
     checked_timestamp,
     header_size,
 )
-from outlast.closing import Closing, close_each
 from outlast.config import DEFAULTS, LONGEST_S, NEWEST_API_VERSION, Config
-from outlast.engine.batch import Batch
-from outlast.engine.messages import Failure, Gap, Health, Outcome, Stall
-from outlast.engine.record_batch import Record
+from outlast.engine.outcomes import Failure, Outcome
 from outlast.errors import ClosedError
-from outlast.figures import Figures, MeteredDelivery
 from outlast.future import Delivery, DeliveryFuture, Hearing
-from outlast.io.metering import METERING
-from outlast.io.thread import Driver
 from outlast.io.waiting import in_loop
-from outlast.observe.log import EPISODE_S
-from outlast.observe.otel import OtelObserver
-from outlast.observe.send_spans import SendSpans, TracedHeaders
-from outlast.observers import Bootstrap, Observer, observers_for, one_by_one
-from outlast.partitioning import UserPartitioner, is_default
 from outlast.plain_settings import plain
 from outlast.transactions import TransactionManager
+
+if TYPE_CHECKING:
+    from outlast.engine.outcomes import Gap, Health, Stall
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +74,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
     _closed = True  # until all of it stands: __del__ also meets half-built objects
 
     def __init__(self, **configs: Any) -> None:
+        from outlast import assembly  # brings all the rest: not before it is needed
+
         with environment.defaults(configs) as defaults:
             config = Config(defaults, **configs)
         values = config.values
@@ -89,30 +83,23 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         self._config = {**values, "api_version": values["api_version"] or NEWEST_API_VERSION}
         self._serialize_key = bound_serializer(values["key_serializer"], "key_serializer")
         self._serialize_value = bound_serializer(values["value_serializer"], "value_serializer")
-        partitioner = values["partitioner"]
-        self._partitioner = None if is_default(partitioner) else UserPartitioner(partitioner)
         self._max_block_s = min(values["max_block_ms"] / 1000, LONGEST_S)
         self._max_request_bytes = values["max_request_size"]
         self._surely_fits_bytes = self._max_request_bytes - _RECORD_OVERHEAD_BYTES
         self._hearing = Hearing(values["on_undelivered"])
         self._topics: set[str] = set()  # names that were found valid
         self._refused_s: dict[str, float] = {}  # when the log was told that a topic is refused
-        self._figures = Figures(values) if values["metrics_enabled"] else None
-        gap_spans = OtelObserver(values["tracer_provider"], values["client_id"])
-        self._send_spans = SendSpans(gap_spans.tracing, gap_spans, values["send_spans"])
-        self._wants_span = self._send_spans.wanted
-        observers = observers_for(values, self._figures, gap_spans)
+        bootstrap = None
         if configs.get("bootstrap_timeout_ms", math.inf) < values["max_block_ms"]:
-            observers.append(Bootstrap(self, self._max_block_s))
+            bootstrap = assembly.Bootstrap(self, self._max_block_s)
             self._max_block_s = values["bootstrap_timeout_ms"] / 1000
-        serializers = [values[name] for name in ("key_serializer", "value_serializer")]
-        try:
-            self._driver = _started_driver(config, self._hearing, observers, self._figures)
-        except BaseException:  # TLS files that cannot be read
-            close_each(observers)
-            raise
-        self._append = self._driver.append
-        self._closing = Closing(self._driver, [*observers, *serializers])
+        parts = assembly.assembled(config, self._hearing, bootstrap)
+        self._driver, self._append = parts.driver, parts.driver.append
+        self._partitioner = parts.partitioner
+        self._figures = parts.figures
+        self._send_spans, self._wants_span = parts.send_spans, parts.send_spans.wanted
+        self._traced_headers = assembly.TracedHeaders
+        self._closing = parts.closing
         self._closed = False
 
     def __del__(self) -> None:
@@ -168,7 +155,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         if value is None and key is None:
             raise ValueError("Need at least one: key or value")
         headers = _NO_HEADERS if headers is None else checked_headers(headers)
-        if self._wants_span() and type(headers) is not TracedHeaders:
+        if self._wants_span() and type(headers) is not self._traced_headers:
             arguments = topic, value, key, headers, partition, timestamp_ms
             return self._send_spans.around(self._send_traced, *arguments)
         key_bytes, value_bytes = key, value
@@ -201,8 +188,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
             )
             delivery = batch.delivery
         except BrokerResponseError as error:
-            record = Record(0, timestamp_ms, key_bytes, value_bytes, tuple(headers))
-            delivery, index = self._refused(error, topic, partition, record), 0
+            record = timestamp_ms, key_bytes, value_bytes, tuple(headers)
+            delivery, index = self._refused(error, topic, partition, *record), 0
         return DeliveryFuture(delivery, index, timestamp_ms, key_size, value_size, headers_size)  # type: ignore[arg-type]
 
     _send_traced = send  # also where somebody wraps the public name, for spans of their own
@@ -372,18 +359,22 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         if self._serialize_value is not None:
             value = self._serialize_value(topic, headers, value)
         headers = checked_headers(headers)
-        return headers.once() if type(headers) is TracedHeaders else headers, key, value
+        if isinstance(headers, self._traced_headers):
+            headers = headers.once()
+        return headers, key, value
 
     def _check_topic(self, topic: Any) -> None:
         ensure_valid_topic_name(topic)
         self._topics.add(topic)
 
     def _refused(
-        self, error: BrokerResponseError, topic: str, partition: int | None, record: Record
+        self, error: BrokerResponseError, topic: str, partition: int | None, *record: Any
     ) -> Delivery:
         """The cluster said no to the topic: the future tells, as in kafka-python. That the record
         is too large for the buffer is raised at once, as there.
         """
+        from outlast.assembly import EPISODE_S, Record
+
         if isinstance(error, MessageSizeTooLargeError):
             raise error
         if time.monotonic() - self._refused_s.get(topic, -EPISODE_S) >= EPISODE_S:
@@ -391,18 +382,4 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
             log.error("%s: cannot write to topic %s: %s", self, topic, error)
         failure = Failure("refused", error.errno, str(error), Outcome.NEVER_SENT)
         topic_partition = TopicPartition(topic, partition)
-        return Delivery.refused(topic_partition, failure, record, self._hearing)
-
-
-def _started_driver(
-    config: Config, hearing: Hearing, observers: Sequence[Observer], figures: Figures | None
-) -> Driver:
-    def new_delivery(_batch: Batch) -> Delivery:
-        return Delivery(hearing) if figures is None else MeteredDelivery(hearing, figures)
-
-    return Driver(
-        config.settings,
-        {**config.values, METERING: figures},
-        new_delivery=new_delivery,
-        observers=[one_by_one(observer) for observer in observers],
-    )
+        return Delivery.refused(topic_partition, failure, Record(0, *record), self._hearing)

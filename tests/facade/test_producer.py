@@ -18,6 +18,7 @@ import kafka.errors
 import pytest
 from kafka.partitioner import DefaultPartitioner, Partitioner, StickyPartitioner
 
+import outlast.assembly
 import outlast.producer
 from outlast import BlockedError, ClosedError, KafkaProducer, Outcome, Undelivered
 from outlast.engine.batch import Batch, Result
@@ -92,7 +93,7 @@ Made = Callable[..., tuple[KafkaProducer, StubDriver]]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
-    monkeypatch.setattr(outlast.producer, "Driver", StubDriver)
+    monkeypatch.setattr(outlast.assembly, "Driver", StubDriver)
     made = []
 
     def make(**keywords: Any) -> tuple[KafkaProducer, StubDriver]:
@@ -508,7 +509,7 @@ class TestClosing:
             def close(self) -> None:
                 closed.append("reporter")
 
-        monkeypatch.setattr(outlast.producer, "Driver", fail)
+        monkeypatch.setattr(outlast.assembly, "Driver", fail)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with pytest.raises(kafka.errors.KafkaConfigurationError):

@@ -80,7 +80,7 @@ def resolving(
         def __init__(self, *arguments, **keywords):
             super().__init__(*arguments, resolver=look_up, **keywords)
 
-    monkeypatch.setattr("outlast.producer.Driver", NamedDriver)
+    monkeypatch.setattr("outlast.assembly.Driver", NamedDriver)
     begin_s = time.monotonic()
     with KafkaProducer(
         bootstrap_servers=f"{NAME}:9092", metrics_registry=None, max_block_ms=2500, **D

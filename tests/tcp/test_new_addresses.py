@@ -50,7 +50,7 @@ def behind_a_name(
         def __init__(self, *arguments, **keywords):
             super().__init__(*arguments, resolver=resolve, **keywords)
 
-    monkeypatch.setattr("outlast.producer.Driver", NamedDriver)
+    monkeypatch.setattr("outlast.assembly.Driver", NamedDriver)
     with KafkaProducer(bootstrap_servers=NAME, metrics_registry=None, **KEYWORDS) as producer:
         for partition in range(3):
             producer.send(TOPIC, b"-1", partition=partition)

@@ -18,12 +18,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from outlast.engine.intake import Waiting
-from outlast.engine.record_batch import Record
 from outlast.flag import Flag
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+
+    from outlast.engine.intake import Waiting
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -140,10 +140,10 @@ class Parked(Generic[S, T]):
     def piece(self, index: int) -> None:
         """There is no outcome yet."""
 
-    def record(self) -> tuple[str, int | None, Record]:
-        """Of `append`: topic, partition and record."""
+    def record(self) -> tuple[Any, ...]:
+        """Of `append`: topic, partition, timestamp, key, value, headers."""
         topic, partition, key, value, headers, timestamp_ms = self._wait.again.args  # type: ignore[attr-defined]
-        return topic, partition, Record(0, timestamp_ms, key, value, tuple(headers))
+        return topic, partition, timestamp_ms, key, value, tuple(headers)
 
     async def answer(self) -> T:
         """What the call would have returned, or raised."""
