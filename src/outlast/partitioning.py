@@ -125,7 +125,7 @@ def _bound(partitioner: Any) -> Choose:
     warnings.warn(
         "partitioner does not implement kafka.partitioner.Partitioner",
         category=DeprecationWarning,
-        stacklevel=4,  # whoever calls KafkaProducer
+        stacklevel=5,  # whoever calls KafkaProducer
     )
     if hasattr(partitioner, "partition"):
         return lambda topic, _key, key_bytes, _value, _value_bytes, cluster: partitioner.partition(
