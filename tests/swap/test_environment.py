@@ -121,7 +121,7 @@ DEFAULTS.metric_reporters = Registry  # type: ignore[attr-defined]
 
 
 def test_a_variable_is_a_default(variables: Set) -> None:
-    variables(linger_ms="7", buffer_memory="1000000", client_id="")
+    variables(linger_ms="7", buffer_memory="1000000", client_id="", batch_size="")
     assert (built()["linger_ms"], built()["buffer_memory"]) == (7, 1_000_000)
     assert built()["client_id"].startswith("kafka-python-producer-")
     config = built(linger_ms=3)
