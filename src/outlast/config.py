@@ -23,7 +23,7 @@ import socket
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import KafkaProducer as _KafkaPythonProducer
 from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
@@ -32,10 +32,8 @@ from kafka.serializer import Serializer, SerializeWrapper
 
 from outlast import checks
 from outlast.checks import ANYTHING, CALLABLE, FLAG, PATH, TEXT, Check, Choice, Duck, Number
+from outlast.engine.settings import Settings
 from outlast.errors import ConfigurationError, MissingCodecError
-
-if TYPE_CHECKING:
-    from outlast.engine.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -416,8 +414,6 @@ def _wrap_serializers(values: dict[str, Any]) -> None:
 
 
 def _engine_settings(values: dict[str, Any]) -> Settings:
-    from outlast.engine.settings import Settings
-
     def seconds(name: str) -> float:
         return float(min(values[name] / 1000.0, LONGEST_S))
 

@@ -28,7 +28,7 @@ from kafka.structs import TopicPartition
 
 from outlast.engine.outcomes import AttemptRecord, Failure, Outcome
 from outlast.errors import DeliveryError, error_for
-from outlast.flag import Flag
+from outlast.io.flag import Flag
 
 if TYPE_CHECKING:
     from outlast.engine.batch import Batch, Result

@@ -21,7 +21,7 @@ from outlast.engine.batch import Batch
 from outlast.engine.messages import Gap
 from outlast.engine.sender import Sender, Waiting
 from outlast.errors import BlockedError, ClosedError
-from outlast.flag import Flag
+from outlast.io.flag import Flag
 from outlast.io.kafka_net import Network
 from outlast.io.publishing import Delivery
 from outlast.io.reasons import Reasons

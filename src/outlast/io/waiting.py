@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from outlast.flag import Flag
+from outlast.io.flag import Flag
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
