@@ -6,7 +6,8 @@ setting alone.
 Rules:
 * Every setting has a variable, by its name, and its text becomes what the setting wants
   (`texts`). An empty variable is none.
-* A variable is a default: what the application says itself counts for more.
+* A variable is a default: what the application says itself counts for more, as a keyword or in the
+  `DEFAULT_CONFIG` of its class, which kafka-python heeds as well.
 * A text that is not allowed raises when a producer is built, and the error names the variable.
 * A variable with our prefix that names no setting is told in the log, once.
 """
@@ -21,8 +22,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from kafka import KafkaProducer
+
 from outlast.checks import shown
-from outlast.config import SETTINGS
+from outlast.config import DEFAULTS, SETTINGS
 from outlast.errors import ConfigurationError
 from outlast.texts import read, written
 
@@ -30,6 +33,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "OUTLAST_"
 
+_THEIRS = dict(KafkaProducer.DEFAULT_CONFIG)
 _told: set[str] = set()  # names in the log already
 
 
@@ -53,16 +57,24 @@ def found(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 @contextmanager
-def defaults(keywords: Container[str]) -> Iterator[dict[str, Any]]:
-    """What variables say of the settings that are not among an application's keywords. What goes
-    wrong with them inside of `with` names them.
+def defaults(
+    keywords: Container[str], of_class: Mapping[str, Any] = DEFAULTS
+) -> Iterator[dict[str, Any]]:
+    """What variables say of the settings that are not among an application's keywords, nor changed
+    in its class's `DEFAULT_CONFIG`; and those changes. What goes wrong with a variable inside of
+    `with` names it.
 
     Raises:
-        ConfigurationError: the text of a variable is not allowed.
+        ConfigurationError: the text of a variable, or a default of the class, is not allowed.
     """
-    texts = {name: text for name, text in found().items() if name not in keywords}
+    changed = {
+        name: setting.check(name, of_class[name])
+        for name, setting in SETTINGS.items()
+        if name in of_class and of_class[name] not in (DEFAULTS[name], _THEIRS.get(name))
+    }
+    texts = {n: text for n, text in found().items() if n not in keywords and n not in changed}
     with _blamed(texts):
-        yield {name: _value(name, text) for name, text in texts.items()}
+        yield {**changed, **{name: _value(name, text) for name, text in texts.items()}}
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
     def __init__(self, **configs: Any) -> None:
         from outlast import assembly  # brings all the rest: not before it is needed
 
-        with environment.defaults(configs) as defaults:
+        with environment.defaults(configs, self.DEFAULT_CONFIG) as defaults:
             config = Config(defaults, **configs)
         values = config.values
         self._asks_version = values["api_version"] is None

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import kafka
 import pytest
@@ -126,6 +126,30 @@ def test_a_variable_is_a_default(variables: Set) -> None:
     assert built()["client_id"].startswith("kafka-python-producer-")
     config = built(linger_ms=3)
     assert (config["linger_ms"], config["buffer_memory"]) == (3, 1_000_000)
+
+
+class Hurried(kafka.KafkaProducer):
+    """Kafka-python heeds what a class has in its DEFAULT_CONFIG."""
+
+    DEFAULT_CONFIG: ClassVar = {**kafka.KafkaProducer.DEFAULT_CONFIG, "acks": 1, "linger_ms": 4}
+
+
+def test_defaults_of_a_class_are_the_applications(variables: Set, installed: None) -> None:
+    variables(acks="0", batch_size="1000")
+    producer = Hurried(bootstrap_servers="localhost:1", linger_ms=3)
+    producer.close(0)
+    config = producer.config
+    assert (config["acks"], config["linger_ms"], config["batch_size"]) == (1, 3, 1_000)
+    assert config["reconnect_backoff_max_ms"] == 1_000  # copied from kafka-python, not chosen
+    assert built()["acks"] == 0
+
+
+def test_a_changed_default_config_counts(monkeypatch: pytest.MonkeyPatch, installed: None) -> None:
+    monkeypatch.setitem(kafka.KafkaProducer.DEFAULT_CONFIG, "linger_ms", 9)
+    assert built()["linger_ms"] == 9
+    monkeypatch.setitem(kafka.KafkaProducer.DEFAULT_CONFIG, "linger_ms", -9)
+    with pytest.raises(ConfigurationError, match="linger_ms=-9 is not allowed"):
+        built()
 
 
 def test_what_the_application_says_itself_hides_a_bad_variable(variables: Set) -> None:
