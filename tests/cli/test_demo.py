@@ -168,7 +168,8 @@ def test_a_missing_extra_is_one_clear_line(missing: str, tmp_path: Path) -> None
     assert done.code == 1
     assert done.err == (
         f"outlast: its commands need {missing}, which is not installed. "
-        "Install them with: pip install 'outlast[cli]'\n"
+        "Install them with: pip install 'outlast[cli]'. "
+        "`outlast run` and `outlast path` need nothing.\n"
     )
     assert done.out == ""
 

@@ -240,10 +240,10 @@ def test_labels_of_the_applications_own_are_on_every_series(
     scrape = Scrape(own_labels={"team": "a", "app": "one"})
     other = scrape.producer(own_labels={"app": "two", "team": "a"})
     same = scrape.producer()
-    for now, observe in ((20.0, scrape.observer), (40.0, other), (60.0, same)):
-        # long enough apart that a write to files is due each time
-        observe([RecordsSettled(now, *TP, 1, 0, 0.1), BufferLevel(now, 7, 1000, 9.0)])
+    for observe in (scrape.observer, other, same):
+        observe([RecordsSettled(1.0, *TP, 1, 0, 0.1), BufferLevel(1.0, 7, 1000, 9.0)])
         observe(opening(GapRecorder(0.0)))
+    scrape.producer().close()  # nothing is held back any more
     own = {"team": "a", "app": "one"}
     labels = {"topic": "orders", "result": "acked"}
     assert scrape("outlast_records_total", **labels, **own) == 2

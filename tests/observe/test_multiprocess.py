@@ -10,14 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from outlast.engine.messages import RecordsSettled
+from outlast.observe import multiprocess
 from outlast.observe.metrics import METRICS
+from outlast.observe.prometheus import PrometheusObserver
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.server import ClusterServer
 
@@ -39,7 +44,8 @@ def worker(number):
         while not stopped.wait(0.02):
             futures += [p.send("orders", b"x", partition=n) for n in range(int(sys.argv[2]))]
         acked = sum(future.get(20).offset >= 0 for future in futures)
-    print(json.dumps({"pid": os.getpid(), "acked": acked}), flush=True)
+    told = json.dumps({"pid": os.getpid(), "acked": acked}) + "\\n"
+    os.write(1, told.encode())  # at one go: print() does not if PYTHONUNBUFFERED is set
 
 for number in range(int(sys.argv[3])):
     if os.fork() == 0:
@@ -158,20 +164,21 @@ def test_workers_add_up_also_when_one_is_killed_in_the_midst_of_a_gap(workers: W
     assert own == {None}  # no series of a process
 
 
-# what files show after each step: records acked, batches by the histogram, its sum
+# what files show after each step: records acked and failed, batches by the histogram, its sum
 HELD = """
-import json, os, sys
+import json, os, sys, time
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
-from outlast.engine.messages import BufferLevel, RecordsSettled
+from outlast.engine.messages import RecordsSettled
+from outlast.observe import multiprocess
 from outlast.observe.prometheus import PrometheusObserver
 
 observer = PrometheusObserver(CollectorRegistry())
 
-def batch(at_s, acked, age_s):
-    observer([RecordsSettled(at_s, "t", 0, acked, 1, age_s)])
+def batch(acked, age_s):
+    observer([RecordsSettled(5.0, "t", 0, acked, 1, age_s)])
 
-def show():
+def shown():
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=os.environ["PROMETHEUS_MULTIPROC_DIR"])
     names = {
@@ -181,16 +188,21 @@ def show():
         "quick": ("outlast_send_duration_seconds_bucket", {"topic": "t", "le": "0.005"}),
         "seconds": ("outlast_send_duration_seconds_sum", {"topic": "t"}),
     }
-    print(json.dumps([registry.get_sample_value(*it) for it in names.values()]), flush=True)
+    return [registry.get_sample_value(*it) for it in names.values()]
 
-batch(5.0, 10, 0.004)
-show()  # the first is there at once
-batch(5.05, 20, 0.25)
-batch(5.06, 30, 90.0)
+def show():
+    print(json.dumps(shown()), flush=True)
+
+batch(10, 0.004)
+batch(20, 0.25)
+batch(30, 90.0)
+deadline_s = time.monotonic() + 20
+while shown()[2] != 3 and time.monotonic() < deadline_s:
+    time.sleep(0.01)
+show()  # no other fact came
+multiprocess.WRITE_EVERY_S = 3600.0
+batch(40, 500.0)
 show()  # what follows is held
-observer([BufferLevel(5.1, 1, 2, None)])
-show()  # and written with the next fact that is due, whatever it tells of
-batch(5.15, 40, 500.0)
 if os.fork() == 0:
     observer.close()
     os._exit(0)
@@ -206,7 +218,7 @@ def test_batches_are_put_together_before_they_are_written_and_none_is_missed(
     tmp_path: Path,
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HELD],
+        [sys.executable, "-W", "ignore", "-c", HELD],  # Python warns of forks beside threads
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -214,5 +226,89 @@ def test_batches_are_put_together_before_they_are_written_and_none_is_missed(
         timeout=60,
     )
     shown = [json.loads(line) for line in done.stdout.splitlines()]
-    first, most = [10, 1, 1, 1, 0.004], [60, 3, 3, 1, pytest.approx(90.254)]
-    assert shown == [first, first, most, most, [100, 4, 4, 1, pytest.approx(590.254)]]
+    most = [60, 3, 3, 1, pytest.approx(90.254)]
+    assert shown == [most, most, most, [100, 4, 4, 1, pytest.approx(590.254)]]
+
+
+# --- its objects in this process, where they keep their numbers in memory ---
+
+ACKED = {"topic": "orders", "result": "acked"}
+BATCH = RecordsSettled(1.0, "orders", 0, 5, 0, 0.004)
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    return CollectorRegistry()
+
+
+def test_producers_with_labels_of_their_own_count_side_by_side_and_lose_nothing(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocess, "WRITE_EVERY_S", 1e-6)  # in the midst of counting
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    teams = {
+        team: PrometheusObserver(registry, own_labels={"team": team}) for team in ("a", "b", "c")
+    }
+
+    def count(observer: PrometheusObserver) -> None:
+        for topic in range(1000):
+            observer([BATCH, RecordsSettled(1.0, f"topic-{topic % 50}", 0, 1, 0, 0.1)])
+
+    try:
+        with ThreadPoolExecutor(len(teams)) as pool:
+            list(pool.map(count, teams.values()))
+    finally:
+        sys.setswitchinterval(interval_s)
+    for team, observer in teams.items():
+        observer.close()
+        assert registry.get_sample_value("outlast_records_total", {**ACKED, "team": team}) == 5000
+        labels = {"topic": "orders", "team": team}
+        assert registry.get_sample_value("outlast_send_duration_seconds_count", labels) == 1000
+
+
+def test_a_write_that_fails_is_raised_for_the_next_batch(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observer = PrometheusObserver(registry)
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Counter, "inc", full)
+
+    def raises() -> bool:
+        try:
+            observer([BATCH])
+        except OSError as error:
+            return "No space" in str(error)
+        return False
+
+    assert not raises()
+    wait_for(raises)
+
+
+def test_without_the_private_names_of_prometheus_client_batches_are_written_one_by_one(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bare:
+        """A histogram with nothing but what is documented."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self._real = args[0] if not args[1:] else Histogram(*args, **options)
+            self.collect, self.describe = self._real.collect, self._real.describe
+            self.observe = self._real.observe
+
+        def labels(self, **labels: str) -> Bare:
+            return Bare(self._real.labels(**labels))
+
+    monkeypatch.setattr(multiprocess, "Histogram", Bare)
+    observer = PrometheusObserver(registry)
+    for _ in range(3):
+        observer([BATCH])
+    count = "outlast_send_duration_seconds_count"
+    assert registry.get_sample_value(count, {"topic": "orders"}) == 3
+    observer.close()
+    assert registry.get_sample_value(count, {"topic": "orders"}) == 3
+    assert registry.get_sample_value("outlast_records_total", ACKED) == 15

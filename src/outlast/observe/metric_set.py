@@ -12,8 +12,8 @@ producers make of one gauge, and what goes away. A `Backend` makes the series.
 * A topic that is gone takes its series along, and makes room for others.
 * A gauge is set to what all parts of it make together, never moved by one.
 
-Rule: everything is called with `lock` held. It is held over a fork, too: a child whose parent's
-thread was just counting would never get the backend's own lock.
+Rule: everything is called with the backend's `lock` held. It is held over a fork, too: a child
+whose parent's thread was just counting would never get the library's own lock.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from itertools import product
 from typing import Any, NamedTuple, Protocol
@@ -70,32 +71,37 @@ class Histogram(Protocol):
         """One more; with an example of it, as the backend's `exemplar` made it."""
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Makes series and shows them.
 
     Attributes:
-        write_every_s: how long it may hold back what is counted for each batch; inf: it holds
-            nothing back.
+        lock: of all sets of this backend.
     """
 
-    write_every_s: float = math.inf
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
 
+    @abstractmethod
     def child(self, metric: Metric, labels: Labels) -> Any:
-        """A Counter, Gauge or Histogram, by the metric's kind. The same labels come only once."""
+        """A Counter, Gauge or Histogram, by the metric's kind. The same labels come again only
+        after `remove`.
+        """
 
+    @abstractmethod
     def remove(self, metric: Metric, labels: Labels) -> None:
         """The series goes away, if that can be had."""
 
+    @abstractmethod
     def exemplar(self, span: SpanContext | None) -> Any:
         """What `Histogram.observe` takes."""
 
-    def write(self) -> None:
-        """Hold nothing back any more."""
+    def rest(self) -> None:
+        """A producer is closed: hold nothing back any more. Another may go on counting."""
         return
 
     def begin_again(self) -> None:
-        """In a forked child: what is held back is the parent's."""
-        return
+        """In a forked child."""
+        self.lock = threading.Lock()
 
 
 class TopicSeries(NamedTuple):
@@ -179,15 +185,14 @@ class MetricSet:
 
     def __init__(self, backend: Backend, own_labels: Labels) -> None:
         self._own_labels = own_labels
-        self.lock = threading.Lock()
+        self.backend = backend
+        self.lock = backend.lock
         self.topics: dict[str, TopicSeries] = {}
-        self._backend = backend
         self._children: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._joints: dict[tuple[str, tuple[str, ...]], Joint] = {}
         self._partitions: dict[tuple[str, int], PartitionSeries] = {}
         self._nodes: set[int] = set()
         self.forked = False  # gauges show what the parent's producers do
-        self.write_due_s = -math.inf if math.isfinite(backend.write_every_s) else math.inf
         for metric in METRICS.values():
             if metric.labels[:1] not in (("topic",), ("node_id",)):
                 self._begin(metric, ())
@@ -201,7 +206,7 @@ class MetricSet:
         key = (metric.name, labels)
         child = self._children.get(key)
         if child is None:
-            child = self._children[key] = self._backend.child(metric, self._named(metric, labels))
+            child = self._children[key] = self.backend.child(metric, self._named(metric, labels))
         return child
 
     def _named(self, metric: Metric, labels: tuple[str, ...]) -> Labels:
@@ -217,7 +222,7 @@ class MetricSet:
 
     def exemplar(self, span: SpanContext | None) -> Any:
         """What a histogram of this backend takes for an example."""
-        return self._backend.exemplar(span)
+        return self.backend.exemplar(span)
 
     def _begin(self, metric: Metric, labels: tuple[str, ...]) -> None:
         """Make all series that begin with these labels, at 0."""
@@ -290,7 +295,7 @@ class MetricSet:
             name, labels = key
             of_it = METRICS[name].labels[:2] == ("topic", "partition") or partition is None
             if of_it and METRICS[name].labels[:1] == ("topic",) and labels[: len(prefix)] == prefix:
-                self._backend.remove(METRICS[name], self._named(METRICS[name], labels))
+                self.backend.remove(METRICS[name], self._named(METRICS[name], labels))
                 del self._children[key]
                 self._joints.pop(key, None)
         for tp in list(self._partitions):
@@ -299,25 +304,19 @@ class MetricSet:
 
     # --- producers and processes ---
 
-    def write(self, now: float | None = None) -> None:
-        """Have the backend hold nothing back; if the time is given, until it is due again."""
-        self._backend.write()
-        if now is not None:
-            self.write_due_s = now + self._backend.write_every_s
-
     def forget(self, producer: object) -> None:
-        """The producer is closed: gauges without its parts."""
+        """The producer is closed: gauges without its parts, and nothing held back."""
         for joint in self._joints.values():
             for part in [part for part in joint.parts if part[0] is producer]:  # type: ignore[index]
                 joint.set(part, None)
+        self.backend.rest()
 
     def begin_again(self) -> None:
         """In a forked child: the parent's parts are nobody's business here. What counters were
         copied with stays, as it does for every metric of the process.
         """
-        self.lock = threading.Lock()
+        self.lock = self.backend.lock
         self.forked = True
-        self._backend.begin_again()
         for joint in self._joints.values():
             joint.parts.clear()
 
@@ -334,7 +333,7 @@ after_fork: WeakSet[Any] = WeakSet()  # observers: each has a `begin_again`
 
 
 def _before_fork() -> None:
-    locks = [known.lock for known in list(_sets)]
+    locks = {known.lock for known in list(_sets)}
     _held.locks = [lock for lock in locks if lock.acquire(timeout=FORK_WAIT_S)]
 
 
@@ -344,7 +343,9 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for known in [*_sets, *after_fork]:  # the sets first: observers add their parts to them
+    sets = list(_sets)
+    # in this order: a set takes its backend's new lock, and observers add their parts to sets
+    for known in [*{each.backend for each in sets}, *sets, *after_fork]:
         known.begin_again()
 
 

@@ -139,8 +139,6 @@ class MetricsObserver:
                     if self._set.forked:
                         self._set.show_all()
                     handler(fact)
-                    if fact.at_s >= self._set.write_due_s:
-                        self._set.write(fact.at_s)
 
     def close(self) -> None:
         """What was counted stays; what nobody will tell of any more is no part of a gauge."""
@@ -150,7 +148,6 @@ class MetricsObserver:
         try:
             self._closed = True
             self._set.forget(self)
-            self._set.write()
         finally:
             lock.release()
 

@@ -124,6 +124,7 @@ class _Otel(Backend):
     """The metrics of one meter."""
 
     def __init__(self, meter: Meter) -> None:
+        super().__init__()
         self._numbers: dict[str, dict[tuple[str, ...], Number]] = {}
         self._histograms: dict[str, Histogram] = {}
         for metric in METRICS.values():

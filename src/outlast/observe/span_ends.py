@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
 from types import TracebackType
 
 from opentelemetry.trace import Span
@@ -31,7 +31,7 @@ WAITING = 2048
 CLOSE_S = 0.5
 HANGS_S = 10.0
 
-Work = SimpleQueue[Callable[[], object] | None]
+Work = queue.SimpleQueue[Callable[[], object] | None]
 
 
 class Trouble:
@@ -84,7 +84,7 @@ class SpanEnds:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._work: Work = SimpleQueue()
+        self._work: Work = queue.SimpleQueue()  # gevent may have put its own there
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._since_s = float("inf")  # when the end that is going on began
