@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.closing import Closing, close_each
-from outlast.config import Config
+from outlast.config import KAFKA_PYTHONS, Config
 from outlast.engine.batch import Batch
 from outlast.engine.record_batch import Record
 from outlast.figures import Figures, MeteredDelivery
@@ -71,7 +71,8 @@ def _started(
     def new_delivery(_batch: Batch) -> Delivery:
         return Delivery(hearing) if figures is None else MeteredDelivery(hearing, figures)
 
-    keywords: dict[str, Any] = {**config.values, METERING: figures}
+    keywords: dict[str, Any] = {name: config.values[name] for name in KAFKA_PYTHONS}
+    keywords[METERING] = figures
     return Driver(
         config.settings,
         keywords,

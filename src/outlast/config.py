@@ -230,6 +230,7 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
 # fmt: on
 
 SETTINGS: dict[str, Setting] = {row.name: row for rows in _GROUPS.values() for row in rows}
+KAFKA_PYTHONS = tuple(row.name for row in SETTINGS.values() if row.differs != _NEW)
 DEFAULTS: dict[str, Any] = {row.name: row.default for row in SETTINGS.values()}
 
 CODECS: dict[str | None, tuple[int, Callable[[], bool]]] = {
@@ -274,7 +275,7 @@ class Config:
         if values["client_id"] is None:
             values["client_id"] = f"kafka-python-producer-{next(_client_ids)}"
         self.values: dict[str, Any] = values
-        self.settings: Settings = _engine_settings(values)
+        self.settings: Settings = _for_the_engine(values)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -413,38 +414,7 @@ def _wrap_serializers(values: dict[str, Any]) -> None:
             values[name] = SerializeWrapper(serializer)
 
 
-def _engine_settings(values: dict[str, Any]) -> Settings:
-    def seconds(name: str) -> float:
-        return float(min(values[name] / 1000.0, LONGEST_S))
+def _for_the_engine(values: dict[str, Any]) -> Settings:
+    from outlast.engine_settings import engine_settings  # with it comes the engine
 
-    return Settings(
-        bootstrap=checks.parse_bootstrap(values["bootstrap_servers"]),
-        client_id=values["client_id"],
-        acks=values["acks"],
-        idempotent=values["enable_idempotence"],
-        retries=values["retries"],
-        max_in_flight=values["max_in_flight_requests_per_connection"],
-        batch_bytes=values["batch_size"],
-        linger_s=seconds("linger_ms"),
-        compression=values["compression_attrs"],
-        max_request_bytes=values["max_request_size"],
-        buffer_bytes=values["buffer_memory"],
-        delivery_timeout_s=seconds("delivery_timeout_ms"),
-        request_timeout_s=seconds("request_timeout_ms"),
-        retry_backoff_s=seconds("retry_backoff_ms"),
-        retry_backoff_max_s=max(seconds("retry_backoff_ms"), seconds("retry_backoff_max_ms")),
-        reconnect_backoff_s=seconds("reconnect_backoff_ms"),
-        reconnect_backoff_max_s=max(
-            seconds("reconnect_backoff_ms"), seconds("reconnect_backoff_max_ms")
-        ),
-        silence_timeout_s=seconds("silence_timeout_ms"),
-        ack_wait_s=seconds("ack_wait_ms"),
-        metadata_max_age_s=seconds("metadata_max_age_ms"),
-        connections_max_idle_s=seconds("connections_max_idle_ms"),
-        connection_setup_timeout_s=seconds("socket_connection_setup_timeout_ms"),
-        allow_auto_create_topics=values["allow_auto_create_topics"],
-        retry_wait=values["retry_wait"],
-        retry_stop=values["retry_stop"],
-        reconnect_wait=values["reconnect_wait"],
-        metadata_wait=values["metadata_wait"],
-    )
+    return engine_settings(values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -95,6 +97,17 @@ class TestLent:
         assert not lender.clients[0]._manager.closed
         producer.close()
         assert lender.clients[0]._manager.closed
+
+    def test_also_by_the_first_producer_of_a_swapped_application(self) -> None:
+        program = (
+            "import outlast; outlast.install()\n"
+            "import kafka; from kafka.net.compat import KafkaNetClient\n"
+            "calls = []\n"
+            "def client(**keywords): calls.append(keywords); return KafkaNetClient(**keywords)\n"
+            "kafka.KafkaProducer(bootstrap_servers='127.0.0.1:1', kafka_client=client).close()\n"
+            "assert 'buffer_memory' not in calls[0] and calls[0]['metrics'] is None, calls"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 class TestNotLent:

@@ -16,13 +16,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import kafka
 from kafka.errors import KafkaConfigurationError
 from kafka.protocol.metadata import MetadataResponse
 
+from outlast.io.metering import METERING
+
 log = logging.getLogger(__name__)
 
-_THEIRS = tuple(kafka.KafkaProducer.DEFAULT_CONFIG)  # now: the class may be swapped later
 _Node = MetadataResponse.MetadataResponseBroker
 
 
@@ -55,7 +55,7 @@ def borrow(
     """The client of `config["kafka_client"]`, if it is to be used.
 
     Args:
-        config: kafka-python's keywords.
+        config: kafka-python's keywords, and no others.
         usual: kafka-python's client, which is not borrowed.
         usual_transport: how its connection manager makes transports.
 
@@ -65,7 +65,7 @@ def borrow(
     factory = config.get("kafka_client")
     if factory is None or factory is usual:
         return None
-    theirs = {name: config[name] for name in _THEIRS if name in config}
+    theirs = {name: value for name, value in config.items() if name != METERING}
     client = factory(
         metrics=None,  # they are counted where requests are handed over
         metric_group_prefix="producer",
