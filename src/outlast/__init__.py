@@ -2,6 +2,8 @@
 
 `KafkaProducer` takes the place of kafka-python's: `from outlast import KafkaProducer`. In code that
 nobody edits `install()` does it, or `outlast run`.
+
+Rule: kafka is imported before anything of ours. `outlast run` swaps at that moment.
 """
 
 from kafka.producer.future import RecordMetadata

@@ -16,16 +16,14 @@ import os
 import sys
 
 
-class AfterImport:
-    """A finder on `sys.meta_path` that finds nothing itself: it has `swap` called when one of the
-    two packages has been imported.
+class AfterKafka:
+    """A finder on `sys.meta_path` that finds nothing itself: it has `swap` called when kafka has
+    been imported, and then it goes.
     """
-
-    packages = ("kafka", "outlast")
 
     def find_spec(self, name, path=None, target=None):
         """What the other finders find, with a loader that tells."""
-        if name not in self.packages:
+        if name != "kafka":
             return None
         for finder in sys.meta_path:
             find_spec = getattr(finder, "find_spec", None)
@@ -37,33 +35,23 @@ class AfterImport:
         return None
 
     def swap(self):
-        """Install, as soon as both packages are there. outlast imports kafka: if it is what the
-        application imports first, this is called for `kafka` in the middle of that.
+        """Install, if this is kafka-python and there is an outlast. Where outlast is what imports
+        kafka, this is called in the middle of that; so outlast imports kafka first of all.
         """
         if "kafka.producer.kafka" not in sys.modules:
             return  # another package of that name
-        if "outlast" not in sys.modules and not imported_outlast():
-            return
-        install = getattr(sys.modules["outlast"], "install", None)
-        if install is not None:
-            install()
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-
-
-def imported_outlast():
-    """Whether this Python has outlast; if not, that is told."""
-    try:
-        importlib.import_module("outlast")
-    except ImportError as error:
-        if getattr(error, "name", None) != "outlast":
-            raise
-        sys.stderr.write(
-            f"outlast: not installed for {sys.executable}, where kafka.KafkaProducer stays "
-            "kafka-python's\n"
-        )
-        return False
-    return True
+        sys.meta_path.remove(self)
+        try:
+            ours = importlib.import_module("outlast.swap")
+        except ImportError as error:
+            if getattr(error, "name", None) != "outlast":
+                raise
+            sys.stderr.write(
+                f"outlast: not installed for {sys.executable}, where kafka.KafkaProducer stays "
+                "kafka-python's\n"
+            )
+        else:
+            ours.install()
 
 
 def tell_after(loader, tell):
@@ -92,5 +80,5 @@ def chain():
         sys.modules.setdefault("sitecustomize", ours)
 
 
-sys.meta_path.insert(0, AfterImport())
+sys.meta_path.insert(0, AfterKafka())
 chain()
