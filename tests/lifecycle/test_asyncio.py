@@ -55,6 +55,7 @@ async def watched() -> AsyncIterator[Lag]:
     try:
         yield lag
     finally:
+        await asyncio.sleep(0.01)  # it looks once more
         task.cancel()
 
 

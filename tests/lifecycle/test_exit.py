@@ -189,6 +189,7 @@ CHILD = """
 import multiprocessing
 
 def work(bootstrap, topic, text):
+    global producer  # stays until the end
     producer = KafkaProducer(bootstrap_servers=bootstrap, metrics_registry=None, linger_ms=60_000)
     for n in range(10): producer.send(topic, b"%s %d" % (text, n))
 

@@ -65,7 +65,7 @@ def values(server: ClusterServer, partition: int) -> list[bytes | None]:
     return [record.value for record in server.records(TOPIC, partition)]
 
 
-@pytest.mark.parametrize("linger_ms", [0, 5])
+@pytest.mark.parametrize("linger_ms", [0, 10])
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_an_exception_at_any_step_of_send_costs_one_record_at_most(
     server: ClusterServer, linger_ms: int, compression: str | None
@@ -80,6 +80,8 @@ def test_an_exception_at_any_step_of_send_costs_one_record_at_most(
         while step <= steps:
             step += 1
             value = b"%d" % step
+            sure.append(b"before %d" % step)
+            producer.send(TOPIC, sure[-1], partition=0)
             try:
                 with interrupted(step, raise_it) as count:
                     producer.send(TOPIC, value, partition=0)
