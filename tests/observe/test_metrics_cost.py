@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -28,7 +29,9 @@ from tests.sim.stories import simulation
 
 USUAL_INC_S = 0.4e-6
 BATCH_S, PAGE_S = 1.5e-6, 15e-3  # the page may take 20 ms; with a library's objects it takes 21
-TIMES, RUNS = 3_000, 15
+TIMES, RUNS, ROUNDS = 3_000, 5, 7
+
+pytestmark = pytest.mark.timed  # who shares a cache with us cannot be reckoned with
 
 
 def cpu_s(action: Callable[[], object], times: int) -> float:
@@ -47,11 +50,22 @@ def cpu_s(action: Callable[[], object], times: int) -> float:
     return best_s
 
 
-@pytest.fixture(scope="module")
-def slowness() -> float:
-    """How slow this machine is now; 1 on a usual one."""
+def usual_s(action: Callable[[], object], times: int) -> float:
+    """Of one time on a usual machine: how slow this one is, is measured in turns with it."""
     counter = Counter("calibration", "x", registry=None)
-    return max(1.0, cpu_s(lambda: counter.inc(1), TIMES) / USUAL_INC_S)
+    rounds = []
+    for _ in range(ROUNDS):
+        slowness = cpu_s(lambda: counter.inc(1), TIMES) / USUAL_INC_S
+        rounds.append(cpu_s(action, times) / max(1.0, slowness))
+    return median(rounds)
+
+
+def batch_of(observer: MetricsObserver) -> Callable[[], object]:
+    """Tells of one batch."""
+    tell = one_by_one(observer)
+    tell(PartitionSeen(0.0, "orders", 0))
+    batch = RecordsSettled(1.0, "orders", 0, 160, 0, 0.004)
+    return lambda: tell(batch)
 
 
 def otel() -> MetricsObserver:
@@ -59,26 +73,31 @@ def otel() -> MetricsObserver:
 
 
 @pytest.mark.parametrize("make", [lambda: PrometheusObserver(CollectorRegistry()), otel])
-def test_a_batch_costs_less_than_1_5_us(
-    make: Callable[[], MetricsObserver], slowness: float
-) -> None:
-    tell = one_by_one(make())
-    tell(PartitionSeen(0.0, "orders", 0))
-    batch = RecordsSettled(1.0, "orders", 0, 160, 0, 0.004)
-    assert cpu_s(lambda: tell(batch), TIMES) < BATCH_S * slowness
+def test_a_batch_costs_less_than_1_5_us(make: Callable[[], MetricsObserver]) -> None:
+    assert usual_s(batch_of(make()), TIMES) < BATCH_S
 
 
-def test_a_batch_costs_less_than_1_5_us_in_multiprocess_mode(
-    tmp_path: Path, slowness: float
-) -> None:
-    """The best of some processes: the mode is fixed when prometheus_client is imported."""
-    command = [sys.executable, "-m", "benchmarks.metrics", "--worker"]
-    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    seconds = [float(subprocess.check_output(command, env=environment)) for _ in range(3)]
-    assert min(seconds) < BATCH_S * slowness
+# the mode is fixed when prometheus_client is imported; there, an inc() writes to a file
+IN_WORKER = """
+from prometheus_client import CollectorRegistry, values
+from outlast.observe.prometheus import PrometheusObserver
+from tests.observe import test_metrics_cost as cost
+
+batch = cost.batch_of(PrometheusObserver(CollectorRegistry()))
+values.ValueClass = values.MutexValue  # what the machine is measured by
+print(cost.usual_s(batch, cost.TIMES))
+"""
 
 
-def test_a_page_of_1_000_partitions_takes_less_than_20_ms(slowness: float) -> None:
+def test_a_batch_costs_less_than_1_5_us_in_multiprocess_mode(tmp_path: Path) -> None:
+    done = subprocess.check_output(
+        [sys.executable, "-c", IN_WORKER],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+    )
+    assert float(done) < BATCH_S
+
+
+def test_a_page_of_1_000_partitions_takes_less_than_20_ms() -> None:
     registry = CollectorRegistry()
     observer = PrometheusObserver(registry)
     for partition in range(1000):
@@ -86,7 +105,7 @@ def test_a_page_of_1_000_partitions_takes_less_than_20_ms(slowness: float) -> No
         observer([RecordsSettled(1.0, "orders", partition, 160, 0, 0.004)])
     lines = generate_latest(registry).count(b"\n")
     assert 2000 < lines < 2400
-    assert cpu_s(lambda: generate_latest(registry), 1) < PAGE_S * slowness
+    assert usual_s(lambda: generate_latest(registry), 1) < PAGE_S
 
 
 def test_nothing_is_told_of_single_records() -> None:
