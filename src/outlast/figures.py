@@ -9,11 +9,13 @@ objects, so that `raw=True` and `metric_reporters` go on to work; and a group of
 * settled batches: their time in the queue, compression, retries and largest record;
 * facts of the engine: failed records, connections, metadata, gaps.
 
-All of them come on the I/O thread; reading is any thread's.
+All of them come on the I/O thread; reading is any thread's. Reporters are the user's code: what
+they raise ends no connection and holds up no record.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +40,8 @@ from outlast.io.metering import MeteredParser
 from outlast.record_sizes import RecordSizes
 from outlast.samples import Samples, Source, average, frequency, largest, rate
 
+log = logging.getLogger(__name__)
+
 PRODUCER = "producer-metrics"
 OURS = "outlast-metrics"
 _RECORD_COUNT = slice(57, 61)  # of a record batch (engine.record_batch)
@@ -52,11 +56,11 @@ class Figures:
             time_window_ms=values["metrics_sample_window_ms"],
             tags={"client-id": values["client_id"]},
         )
-        reporters = [reporter() for reporter in values["metric_reporters"]]
+        reporters = [_Reporter(reporter()) for reporter in values["metric_reporters"]]
         self._metrics = Metrics(self._config, reporters)
         self._nodes: dict[str, _Node] = {}
         self._topics: dict[str, _Topic] = {}
-        self._parsers: weakref.WeakSet[MeteredParser] = weakref.WeakSet()
+        self._parsers: list[weakref.ref[MeteredParser]] = []  # replaced whole: others read it
         self._queue_ms, self._per_request = self._samples(), self._samples()
         self._record_bytes, self._sizes = self._samples(), RecordSizes()
         self._opened, self._closed = self._samples(), self._samples()
@@ -102,7 +106,8 @@ class Figures:
 
     def meter(self, node_id: int, parser: MeteredParser) -> _Node:
         """The meter of a new connection; bootstrap addresses are called as in kafka-python."""
-        self._parsers.add(parser)
+        others = [known for known in self._parsers if known() is not None]
+        self._parsers = [*others, weakref.ref(parser)]
         name = str(node_id) if node_id >= 0 else f"bootstrap-{-1 - node_id}"
         node = self._nodes.get(name)
         if node is None:
@@ -250,7 +255,7 @@ class Figures:
         self._metrics.add_metric(self._metrics.metric_name(name, group, description), measurable)
 
     def _in_flight(self) -> int:
-        return sum(parser.in_flight for parser in self._parsers.copy())
+        return sum(parser.in_flight for known in self._parsers if (parser := known()) is not None)
 
     def _metadata_age_s(self) -> float:
         if self._refreshed_s is None:
@@ -260,6 +265,43 @@ class Figures:
 
 def _group_of(topic: str) -> str:
     return f"producer-topic-metrics.{topic}"
+
+
+class _Reporter:
+    """A user's reporter. The first exception that it raises later than at its start is logged."""
+
+    __slots__ = ("_raised", "_reporter")
+
+    def __init__(self, reporter: Any) -> None:
+        self._reporter = reporter
+        self._raised = False
+
+    def __repr__(self) -> str:
+        return f"<Reporter {self._reporter!r}>"
+
+    def init(self, metrics: list[Any]) -> None:
+        """As `AbstractMetricsReporter.init`; what it raises is the constructor's to raise."""
+        self._reporter.init(metrics)
+
+    def metric_change(self, metric: Any) -> None:
+        """As `AbstractMetricsReporter.metric_change`."""
+        self._tell(self._reporter.metric_change, metric)
+
+    def metric_removal(self, metric: Any) -> None:
+        """As `AbstractMetricsReporter.metric_removal`."""
+        self._tell(self._reporter.metric_removal, metric)
+
+    def close(self) -> None:
+        """As `AbstractMetricsReporter.close`."""
+        self._tell(self._reporter.close)
+
+    def _tell(self, method: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            method(*arguments)
+        except Exception:
+            if not self._raised:
+                self._raised = True
+                log.exception("A metrics reporter raised: %r", self._reporter)
 
 
 class _Node:
@@ -313,5 +355,7 @@ class MeteredDelivery(Delivery):
 
     def settle(self, batch: Batch) -> None:
         """Count the batch, then tell its futures."""
-        self._figures.batch_settled(batch)
-        super().settle(batch)
+        try:
+            self._figures.batch_settled(batch)
+        finally:
+            super().settle(batch)

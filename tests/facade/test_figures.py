@@ -263,6 +263,25 @@ class TestReporters:
         assert other.closed
         assert producer.metrics() == {}
 
+    @pytest.mark.parametrize("group", ["producer-topic-metrics", "producer-node-metrics"])
+    def test_what_one_raises_ends_no_connection_and_holds_up_no_record(
+        self, kafka_3: MockCluster, group: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Raising(kafka.metrics.DictReporter):  # type: ignore[misc]
+            def metric_change(self, metric: Any) -> None:
+                if metric.metric_name.group.startswith(group):
+                    raise ZeroDivisionError
+
+            def close(self) -> None:
+                raise ZeroDivisionError
+
+        with made(kafka_3, metric_reporters=[lambda: Raising("")]) as producer:
+            assert producer.send("t", b"v", partition=0).get(10).offset == 0
+            assert producer.send("t", b"w", partition=0).get(10).offset == 1
+        assert [r.message.split(":")[0] for r in caplog.records if r.levelname == "ERROR"] == [
+            "A metrics reporter raised"
+        ]
+
 
 class TestLittle:
     def test_a_topic_that_is_gone_leaves_no_figures(self) -> None:

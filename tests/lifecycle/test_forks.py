@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 FORKS = 15
+EVENTS = frozenset({"call", "return", "c_return"})  # where CPython looks for signals
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +139,58 @@ def test_forks_beside_threads_that_send_wait_and_add_callbacks(
     producer.flush(timeout=20)
     stored = [record.value for record in server.records(topic, 0)]
     assert stored.count(b"child") == FORKS
+
+
+class HandledError(Exception):
+    """Raised by a signal handler."""
+
+
+def test_a_signal_handler_that_raises_while_a_fork_is_under_way_leaves_no_lock_taken(
+    server: ClusterServer, producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python drops what is raised there. Each step of what is done around a fork is tried."""
+    topic = new_topic(server)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    with KafkaProducer(bootstrap_servers=server.bootstrap, metrics_registry=None) as other:
+        producers = (producer, other)
+        step, more = 0, True
+        while more:
+            step += 1
+            more = fork_broken_off(step)
+            for one in producers:
+                assert sent_elsewhere(one, topic), f"locked for good at step {step}"
+        assert step > 10
+
+
+def fork_broken_off(step: int) -> bool:
+    """Fork, with an exception at one step of ours, counted from 1. False: there were less."""
+    count = 0
+
+    def profile(frame: Any, event: str, _arg: Any) -> None:
+        nonlocal count
+        if event in EVENTS and "outlast" in frame.f_code.co_filename:
+            count += 1
+            if count == step:
+                raise HandledError
+
+    sys.setprofile(profile)
+    try:
+        pid = os.fork()
+    finally:
+        sys.setprofile(None)
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return count == step
+
+
+def sent_elsewhere(producer: KafkaProducer, topic: str) -> bool:
+    """Whether a thread that holds no lock can send, and is told."""
+    offsets: list[int] = []
+    thread = threading.Thread(
+        target=lambda: offsets.append(producer.send(topic, b"v").get(timeout=5).offset),
+        daemon=True,
+    )
+    thread.start()
+    thread.join(6)
+    return bool(offsets)

@@ -201,3 +201,29 @@ def test_a_fork_in_a_callback(cluster: ClusterServer) -> None:
         assert put(driver).get(10).offset == 2
     finally:
         driver.close(5)
+
+
+def test_a_child_without_room_for_a_thread_says_so_until_there_is(cluster: ClusterServer) -> None:
+    driver = driver_for(cluster.bootstrap)
+    start = threading.Thread.start
+    refused = 0
+
+    def no_room(thread: threading.Thread) -> None:
+        nonlocal refused
+        if refused < 2:
+            refused += 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def child() -> Any:
+        threading.Thread.start = no_room  # type: ignore[method-assign]
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                put(driver, b"child")
+        return put(driver, b"child").get(10).offset
+
+    try:
+        put(driver, b"parent").get(10)
+        assert in_child(child) == 1
+    finally:
+        driver.close(5)

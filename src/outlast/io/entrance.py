@@ -60,7 +60,7 @@ class Entrance:
         self._nudged = False  # look at the engine before you sleep
 
     def _new_locks(self) -> None:
-        self._telling = threading.Lock()  # held while callbacks and observers run
+        self._telling = threading.RLock()  # held while callbacks and observers run
         self._lock = threading.RLock()  # never taken twice: it knows who holds it
         self.is_inside: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
 

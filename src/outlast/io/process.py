@@ -3,7 +3,8 @@
 Rules:
 * Producers are known here by weak references only.
 * Before a fork each producer is held for a moment, so that the child finds it between two steps.
-  Where that takes too long (a callback that hangs) the fork goes on without.
+  Where that takes too long (a callback that hangs) the fork goes on without, and so it does where
+  a signal handler raises: Python drops what is raised there, but no lock may stay taken.
 * At exit they deliver as long as outcomes come, in all `EXIT_LONGEST_S` at most, and together wait
   `EXIT_IDLE_S` in which none comes. What is lost then is told on stderr.
 * A child of `multiprocessing` ends without Python's exit handlers, but with finalizers of its own.
@@ -29,7 +30,7 @@ _EXIT_SHARE_S = 0.2  # for each, when others have used up the idle time
 
 
 class Held(Protocol):
-    """A lock."""
+    """A lock that only its owner can release: `threading.RLock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it."""
@@ -41,8 +42,8 @@ class Held(Protocol):
 class Forking(Protocol):
     """A driver, as seen from here."""
 
-    def hold_for_fork(self) -> list[Held]:
-        """Keep others out; the locks that it took for that."""
+    def hold_for_fork(self, held: list[Held]) -> None:
+        """Keep others out. The locks that it takes for that are in `held` before they are taken."""
 
     def become_child(self) -> None:
         """In the child: forget what belongs to the parent."""
@@ -125,12 +126,16 @@ def _close_all() -> None:
 
 
 def _before_fork() -> None:
-    _held.locks = [lock for driver in list(_drivers) for lock in driver.hold_for_fork()]
+    held: list[Held] = []
+    _held.locks = held
+    for driver in list(_drivers):
+        driver.hold_for_fork(held)
 
 
 def _after_fork_in_parent() -> None:
-    for lock in reversed(_held.locks):
-        lock.release()
+    for lock in getattr(_held, "locks", ()):
+        with contextlib.suppress(RuntimeError):  # it was not to be had, or is released
+            lock.release()
 
 
 def _after_fork_in_child() -> None:
@@ -153,3 +158,5 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=_after_fork_in_parent,
         after_in_child=_after_fork_in_child,
     )
+    # Once more, for what a signal handler's exception may have kept the other from.
+    os.register_at_fork(after_in_parent=_after_fork_in_parent)

@@ -127,7 +127,12 @@ class Driver(Entrance):
             target=self._run, args=(self._network, self._sender), name=name, daemon=True
         )
         self._thread = thread
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:  # no room for a thread: nothing would send what is taken
+            self._thread, self._ready = None, False
+            self._network.close()
+            raise
         process.register(self)
 
     # --- the application's threads --------------------------------------------------------------
@@ -308,12 +313,13 @@ class Driver(Entrance):
 
     # --- fork -----------------------------------------------------------------------------------
 
-    def hold_for_fork(self) -> list[process.Held]:
+    def hold_for_fork(self, held: list[process.Held]) -> None:
         """Before a fork: let callbacks and the engine finish, so that the child finds all whole."""
-        locks: list[process.Held] = [self._telling, self._lock]
-        if self.in_callback:
-            locks.remove(self._telling)
-        return [] if self.is_inside() else [k for k in locks if k.acquire(timeout=_FORK_WAIT_S)]
+        if self.is_inside():
+            return
+        for lock in (self._lock,) if self.in_callback else (self._telling, self._lock):
+            held.append(lock)  # first: an exception of a signal handler may come in between
+            lock.acquire(timeout=_FORK_WAIT_S)
 
     def become_child(self) -> None:
         """In the child: forget the parent's engine and connections without touching them."""
