@@ -202,9 +202,11 @@ class Delivery:
         before = getattr(_running, "hearing", None)
         _running.hearing = self._hearing
         try:
-            if on_undelivered is not None and (piece.failure or piece.record_failures):
-                _give_back(batch.records(), piece, on_undelivered)
-            tell(due, piece)
+            try:
+                if on_undelivered is not None and (piece.failure or piece.record_failures):
+                    _give_back(batch.records(), piece, on_undelivered)
+            finally:
+                tell(due, piece)
         finally:
             _running.hearing = before
             with self._lock:
@@ -298,8 +300,9 @@ def _piece_of(batch: Batch) -> Piece:
 
 def _give_back(records: list[Record], piece: Piece, on_undelivered: OnUndelivered) -> None:
     """Call `on_undelivered` for each record that failed. What it raises is logged, for other
-    records wait behind this one.
+    records wait behind this one; what is no `Exception` is raised when they all had their turn.
     """
+    ending: BaseException | None = None
     for index, record in enumerate(records, piece.first):
         error = piece.error(index)
         if error is None:
@@ -319,13 +322,18 @@ def _give_back(records: list[Record], piece: Piece, on_undelivered: OnUndelivere
             on_undelivered(undelivered)
         except Exception:
             log.exception("Error in on_undelivered")
+        except BaseException as raised:
+            ending = ending or raised
+    if ending is not None:
+        raise ending
 
 
 def tell(listeners: list[Listener], piece: Piece) -> None:
-    """Run callbacks. What they raise is logged; the first is raised at the end if
-    `Future.error_on_callbacks` asks for it (kafka-python's own tests do).
+    """Run callbacks, all of them: others may wait for theirs for ever. What they raise is logged;
+    the first is raised at the end if `Future.error_on_callbacks` asks for it (kafka-python's own
+    tests do), or if it is no `Exception`: `sys.exit()`, or Ctrl-C where this is the main thread.
     """
-    first_error: Exception | None = None
+    first_error: BaseException | None = None
     for index, future, callback, wants_value in listeners:
         error = piece.error(index)
         if wants_value is not (error is None):
@@ -336,5 +344,7 @@ def tell(listeners: list[Listener], piece: Piece) -> None:
             log.exception("Error processing %s", "callback" if wants_value else "errback")
             if future.error_on_callbacks:
                 first_error = first_error or raised
+        except BaseException as raised:
+            first_error = first_error or raised
     if first_error is not None:
         raise first_error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 import weakref
@@ -302,6 +303,24 @@ class TestCallbacks:
         assert "ZeroDivisionError" in caplog.text
         first.add_callback(lambda _: 1 / 0)
 
+    @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+    def test_others_are_run_though_one_would_end_the_process(
+        self, ending: type[BaseException]
+    ) -> None:
+        delivery = Delivery(Hearing())
+        futures = futures_of(delivery, 3)
+        seen: list[Any] = []
+
+        def end(_: object) -> None:
+            raise ending
+
+        futures[0].add_callback(end).add_callback(seen.append)
+        futures[2].add_callback(seen.append)
+        with pytest.raises(ending):
+            delivery.settle(settled(3, Result(base_offset=7)))
+        assert [metadata.offset for metadata in seen] == [7, 9]
+        assert delivery.wait_told(3, 0)
+
     @pytest.fixture
     def _raising(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Future, "error_on_callbacks", True)
@@ -473,3 +492,19 @@ class TestUndelivered:
         assert len(back) == 2
         assert "full disk" in caplog.text
         assert future.failed()
+
+    def test_the_rest_comes_too_if_it_would_end_the_process(self) -> None:
+        back: list[Undelivered] = []
+        seen: list[Any] = []
+
+        def end_once(record: Undelivered) -> None:
+            back.append(record)
+            if len(back) == 1:
+                raise SystemExit
+
+        delivery = Delivery(Hearing(end_once))
+        futures_of(delivery, 2)[1].add_errback(seen.append)
+        with pytest.raises(SystemExit):
+            delivery.settle(settled(2, Result(failure=CLOSED)))
+        assert len(back) == 2
+        assert len(seen) == 1
