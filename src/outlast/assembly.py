@@ -6,11 +6,12 @@ network and observers along comes through here; who only imports does not wait f
 
 from __future__ import annotations
 
+import selectors
 from dataclasses import dataclass
 from typing import Any
 
 from outlast.closing import Closing, close_each
-from outlast.config import KAFKA_PYTHONS, Config
+from outlast.config import DEFAULTS, KAFKA_PYTHONS, Config
 from outlast.engine.batch import Batch
 from outlast.engine.record_batch import Record
 from outlast.figures import Figures, MeteredDelivery
@@ -73,6 +74,8 @@ def _started(
 
     keywords: dict[str, Any] = {name: config.values[name] for name in KAFKA_PYTHONS}
     keywords[METERING] = figures
+    if keywords["selector"] is DEFAULTS["selector"]:
+        keywords["selector"] = selectors.DefaultSelector  # gevent's, if it was patched in since
     return Driver(
         config.settings,
         keywords,

@@ -15,7 +15,6 @@ _PASSED_ON = (
     *("sasl_plain_username", "sasl_plain_password", "sasl_kerberos_name"),
     *("sasl_kerberos_service_name", "sasl_kerberos_domain_name"),
 )
-_AT_IMPORT = selectors.DefaultSelector
 
 
 def connection_config(config: Mapping[str, Any], setup_timeout_s: float) -> dict[str, Any]:
@@ -42,6 +41,5 @@ def version_limits(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, 
 
 
 def selector_class(config: Mapping[str, Any]) -> Any:
-    """The default is looked up anew: gevent's, if that was patched in after the import."""
-    chosen = config.get("selector")
-    return selectors.DefaultSelector if chosen in (None, _AT_IMPORT) else chosen
+    """What was chosen, or the default of this moment."""
+    return config.get("selector") or selectors.DefaultSelector
