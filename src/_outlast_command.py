@@ -31,6 +31,7 @@ Run an application as python would, and let its kafka.KafkaProducer be outlast's
 Variables OUTLAST_<SETTING> set what the application leaves at its default. Where somebody else
 starts Python, put what `outlast path` prints first on its PYTHONPATH. More in docs/swap.md.
 """
+INTERRUPTED = 130  # as shells tell it, and what all commands end with
 WRONG_USAGE = 2  # as Python's own for a file that is not there
 
 _WITH_VALUE = ("W", "X")  # Python's options that take one, in the same word or in the next
@@ -45,9 +46,12 @@ def main() -> None:
         case ["path"]:
             print(FOLDER)
         case _:
-            from outlast.cli import main
+            try:
+                from outlast.cli import main
 
-            main()
+                main()
+            except KeyboardInterrupt:  # imports take long enough to think better of it
+                sys.exit(INTERRUPTED)
 
 
 def run(arguments: Sequence[str]) -> NoReturn:

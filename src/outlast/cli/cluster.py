@@ -7,17 +7,16 @@ when the pipe does. Without a prompt it serves until it is interrupted.
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from outlast.cli.interrupts import heard_by
 from outlast.cli.prompt import Prompt, PromptError, Quit
 from outlast.testing import FAST, KRAFT, ClusterSettings, MockCluster
 
@@ -47,7 +46,7 @@ def run(cluster: MockCluster, *, prompt: bool) -> int:
     errors = Console(highlight=False, soft_wrap=True, stderr=True)
     with cluster:
         console.print(f"bootstrap servers: {cluster.bootstrap_servers}")
-        with contextlib.suppress(KeyboardInterrupt), _terminable():
+        with contextlib.suppress(KeyboardInterrupt), heard_by():
             if not prompt:
                 threading.Event().wait()
             return _talk(Prompt(cluster), console, errors)
@@ -92,21 +91,3 @@ def _piped(console: Console) -> Iterator[str]:
         yield line
     if line is None:
         console.print("there was nothing to read; --no-prompt serves until it is interrupted")
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends us as Ctrl-C does: the sockets are closed in order. A shell that starts us in
-    the background has SIGINT ignored; whoever sends it means it all the same.
-    """
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, interrupt) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

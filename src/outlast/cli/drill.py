@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -49,6 +48,7 @@ from outlast.cli.drill_topic import (
     unreadable,
 )
 from outlast.cli.drill_traffic import Reader, Writer
+from outlast.cli.interrupts import heard_by
 from outlast.cli.report import save, unwritable
 from outlast.config import Config
 from outlast.engine.messages import Gap, Stall
@@ -125,13 +125,8 @@ class _Interrupts:
 @contextmanager
 def _interrupts() -> Iterator[_Interrupts]:
     handler = _Interrupts()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, handler) for number in numbers]
-    try:
+    with heard_by(handler):
         yield handler
-    finally:
-        for number, old in zip(numbers, before, strict=True):
-            signal.signal(number, old)
 
 
 class _Drill:

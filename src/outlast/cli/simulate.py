@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import active_children
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from outlast.cli.interrupts import heard_by, left_to_parent
 from outlast.testing.swarm import Report, run_seed
 
 CHUNK = 10  # seeds that a worker takes at once
@@ -109,8 +111,14 @@ def _reports(seeds: Iterable[int], jobs: int) -> Iterator[Iterable[Report]]:
     if jobs == 1:
         yield map(run_seed, seeds)
         return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield pool.map(run_seed, seeds, chunksize=CHUNK)
+    with heard_by(), ProcessPoolExecutor(jobs, initializer=left_to_parent) as pool:
+        try:
+            yield pool.map(run_seed, seeds, chunksize=CHUNK)
+        except KeyboardInterrupt:  # what workers are at takes seconds, and nobody wants it any more
+            for worker in active_children():
+                worker.terminate()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _progress(console: Console) -> Progress:
