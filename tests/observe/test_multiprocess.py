@@ -204,10 +204,11 @@ multiprocess.WRITE_EVERY_S = 3600.0
 batch(40, 500.0)
 show()  # what follows is held
 if os.fork() == 0:
+    batch(7, 0.5)
     observer.close()
     os._exit(0)
 os.wait()
-show()  # a child leaves it to its parent
+show()  # a child leaves it to its parent, and tells its own
 observer.close()
 show()  # and nothing is held any more
 """
@@ -227,7 +228,8 @@ def test_batches_are_put_together_before_they_are_written_and_none_is_missed(
     )
     shown = [json.loads(line) for line in done.stdout.splitlines()]
     most = [60, 3, 3, 1, pytest.approx(90.254)]
-    assert shown == [most, most, most, [100, 4, 4, 1, pytest.approx(590.254)]]
+    childs = [67, 4, 4, 1, pytest.approx(90.754)]
+    assert shown == [most, most, childs, [107, 5, 5, 1, pytest.approx(590.754)]]
 
 
 # --- its objects in this process, where they keep their numbers in memory ---
