@@ -6,22 +6,10 @@ nobody edits `install()` does it, or `outlast run`.
 Rule: kafka is imported before anything of ours. `outlast run` swaps at that moment.
 """
 
+import typing
+
 from kafka.producer.future import RecordMetadata
 
-from outlast.engine.outcomes import (
-    AttemptRecord,
-    AttemptState,
-    Cause,
-    Gap,
-    GapEnd,
-    GapOutcome,
-    Health,
-    HeldUp,
-    Outcome,
-    Phase,
-    Stall,
-    StallEnd,
-)
 from outlast.errors import (
     BlockedError,
     ClosedError,
@@ -34,6 +22,22 @@ from outlast.errors import (
 from outlast.future import DeliveryFuture, Undelivered
 from outlast.producer import KafkaProducer
 from outlast.swap import install, uninstall
+
+if typing.TYPE_CHECKING:
+    from outlast.engine.outcomes import (
+        AttemptRecord,
+        AttemptState,
+        Cause,
+        Gap,
+        GapEnd,
+        GapOutcome,
+        Health,
+        HeldUp,
+        Outcome,
+        Phase,
+        Stall,
+        StallEnd,
+    )
 
 __all__ = [
     "AttemptRecord",
@@ -62,3 +66,13 @@ __all__ = [
     "install",
     "uninstall",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    """What tells of gaps and outcomes comes when it is asked for: it takes long to load."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from outlast.engine import outcomes
+
+    value = globals()[name] = getattr(outcomes, name)
+    return value

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
-from outlast.engine.outcomes import AttemptRecord, Failure, Outcome
 from outlast.errors import DeliveryError, error_for
 from outlast.io.flag import Flag
 
 if TYPE_CHECKING:
     from outlast.engine.batch import Batch, Result
+    from outlast.engine.outcomes import AttemptRecord, Failure, Outcome
     from outlast.engine.record_batch import Record
 
 log = logging.getLogger(__name__)

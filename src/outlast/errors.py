@@ -17,12 +17,13 @@ a DeliveryError tells the outcome (was the record written?) and the attempts.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from outlast.engine.outcomes import AttemptRecord, AttemptState, Failure, Outcome
+if TYPE_CHECKING:
+    from outlast.engine.outcomes import AttemptRecord, Failure, Outcome
 
 
 class OutlastError(Exception):
@@ -124,6 +125,8 @@ def _delivery_class(base: type[Exception]) -> type[DeliveryError]:
 
 
 def _text(failure: Failure, topic_partition: TopicPartition) -> str:
+    from outlast.engine.outcomes import Outcome
+
     doubt = "it may be in the log" if failure.outcome is Outcome.UNKNOWN else failure.outcome.value
     text = f"{topic_partition.topic}-{topic_partition.partition}: {doubt}"
     if failure.message:
@@ -137,6 +140,8 @@ def _tries(failure: Failure) -> str:
     if not attempts:
         return "never tried"
     count = len(attempts) + failure.attempts_left_out
+    from outlast.engine.outcomes import AttemptState
+
     last = attempts[-1]
     if last.error:
         ended = f"{last.error} from node {last.node_id}"
