@@ -253,5 +253,5 @@ def test_100_producers_at_once_leave_nothing(server: ClusterServer, end: str) ->
     before, first, second = json.loads(ended.out)
     print(ended.out)
     assert before[0] == first[0] == second[0]
-    assert first[1] - before[1] < 20 * MIB
+    assert first[1] - before[1] < 10 * MIB
     assert second[1] - first[1] < 10 * MIB / 2
