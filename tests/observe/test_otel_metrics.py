@@ -10,9 +10,11 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any
 
 import pytest
+from opentelemetry.metrics import Histogram, Meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
     InMemoryMetricReader,
@@ -70,6 +72,11 @@ def export() -> Iterator[Export]:
     export.provider.shutdown()
 
 
+# what the OpenTelemetry at hand can do: all of it since 1.30
+OWN_BUCKETS = "explicit_bucket_boundaries_advisory" in signature(Meter.create_histogram).parameters
+EXEMPLARS = "context" in signature(Histogram.record).parameters
+
+
 def test_a_failover_gives_the_numbers_that_prometheus_shows(export: Export) -> None:
     facts = failed_over().facts
     registry = CollectorRegistry()
@@ -87,7 +94,7 @@ def test_a_failover_gives_the_numbers_that_prometheus_shows(export: Export) -> N
                 if sample.name.endswith("_count") and sample.value and "send" not in name:
                     assert point is not None
                     assert point.count == sample.value
-                    assert tuple(point.explicit_bounds) == metric.buckets
+                    assert (tuple(point.explicit_bounds) == metric.buckets) is OWN_BUCKETS
             elif sample.value == float("inf"):
                 assert point is None  # infinity is no measurement
             else:
@@ -158,6 +165,9 @@ def test_a_gaps_duration_has_its_trace_for_an_example(export: Export) -> None:
         spans([fact])
         observe([fact])
     [point] = export.points(METRICS["outlast_gap_duration_seconds"]).values()
+    if not EXEMPLARS:
+        assert not getattr(point, "exemplars", ())
+        return
     [exemplar] = point.exemplars
     context = spans.span_context(1)
     assert context is not None

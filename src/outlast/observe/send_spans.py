@@ -171,8 +171,10 @@ class SendSpans:
             links=_creation(headers) if created_elsewhere else (),
         )
         if not created_elsewhere:
+            if span.get_span_context().is_valid:  # without an SDK, older APIs give one that is not
+                context = set_span_in_context(span, context)
             with self._tracing.trouble:
-                propagate.inject(headers, set_span_in_context(span, context), _SETTER)
+                propagate.inject(headers, context, _SETTER)
         return _SendSpan(span, self._tracing, self._gaps) if span.is_recording() else None
 
 
