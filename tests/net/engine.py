@@ -70,7 +70,11 @@ class Engine:
             self.room = True
             self._granted = [t for t in self.waiting if t != ticket]
 
+    def forget(self, ticket: int) -> None:
+        self.waiting = [waiting for waiting in self.waiting if waiting != ticket]
+
     def keep_waiting(self, tickets: Collection[int]) -> None:
+        self.log.append(("keep_waiting", len(tickets)))
         self.waiting = [ticket for ticket in self.waiting if ticket in tickets]
 
     def flush(self, now: float) -> list[Batch]:

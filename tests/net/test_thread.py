@@ -263,6 +263,31 @@ def test_a_wait_that_is_given_up_is_cancelled(drivers: Callable[..., Driver]) ->
     until(lambda: ("cancel_wait", 1) in engine.log)
 
 
+def test_the_end_of_a_wait_does_not_cost_more_the_more_others_wait(
+    drivers: Callable[..., Driver],
+) -> None:
+    """Thousands of coroutines may end their waits at once; a look at all of them each time held
+    the lock for seconds.
+    """
+    driver, engine = with_engine(drivers)
+    engine.room = False
+    others = [threading.Thread(target=expect_blocked, args=(driver, 0.4)) for _ in range(3)]
+    for other in others:
+        other.start()
+    until(lambda: len(engine.waiting) == len(others))
+    expect_blocked(driver, 0.0)
+    assert len(engine.waiting) == len(others)
+    for other in others:
+        other.join(5)
+    assert not engine.waiting
+    assert not [entry for entry in engine.log if entry[0] == "keep_waiting"]
+
+
+def expect_blocked(driver: Driver, max_block_s: float) -> None:
+    with pytest.raises(BlockedError):
+        put(driver, max_block_s=max_block_s)
+
+
 def test_what_comes_while_the_thread_is_busy_is_not_slept_over(
     drivers: Callable[..., Driver],
 ) -> None:

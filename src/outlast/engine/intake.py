@@ -71,16 +71,16 @@ class Intake:
         except BaseException:
             # Also a signal handler's, which may come anywhere: between the charge and the record.
             self._hub.recount()
-            self._forget(ticket)  # nobody will ask with it again
+            self.forget(ticket)  # nobody will ask with it again
             self.attention = True
             raise
         if type(got) is Batch:
             return got
         if isinstance(got, Exception):
-            self._forget(ticket)
+            self.forget(ticket)
             raise got
         if isinstance(got, Waiting) and got.final:
-            self._forget(ticket)
+            self.forget(ticket)
         return got
 
     def _append(
@@ -208,15 +208,15 @@ class Intake:
         tp = self._hub.accumulator.wanted(ticket)
         if tp is not None:
             self._hub.tell(self._hub.recorder.send_refused(tp, now))
-        self._forget(ticket)
+        self.forget(ticket)
 
     def keep_waiting(self, tickets: Collection[int]) -> None:
         """Nobody waits with any other ticket: its thread was cut off before it knew of it."""
         waiting = {ticket for of_topic in self._waiters.values() for ticket in of_topic}
         for ticket in (waiting | self._hub.accumulator.tickets()).difference(tickets):
-            self._forget(ticket)
+            self.forget(ticket)
 
-    def _forget(self, ticket: int) -> None:
+    def forget(self, ticket: int) -> None:
         """Its place in the queue and the room that was kept for it go to others."""
         self._keyless.discard(ticket)
         self._hub.grant(self._hub.accumulator.cancel(ticket))

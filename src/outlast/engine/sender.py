@@ -82,6 +82,7 @@ class Sender:
         self.append = self._intake.append
         self.partitions_for = self._intake.partitions_for
         self.keep_waiting = self._intake.keep_waiting
+        self.forget = self._intake.forget
 
     def __repr__(self) -> str:
         return f"<Sender {self._hub!r}>"

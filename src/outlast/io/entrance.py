@@ -273,9 +273,11 @@ class Entrance:
         if self.is_inside() or self._thread is None or self._crash is not None:
             return
         with self._lock:
-            if isinstance(got, Waiting):
+            if isinstance(got, Waiting):  # thousands of tasks may end so at once
                 self._waiters.pop(got.ticket, None)
-            self._sender.keep_waiting(self._waiters)
+                self._sender.forget(got.ticket)
+            else:
+                self._sender.keep_waiting(self._waiters)
         self._network.wake()  # it may have said so, and then not come to it
 
     def _nudge(self) -> None:
