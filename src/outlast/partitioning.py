@@ -20,6 +20,7 @@ from kafka.partitioner import DefaultPartitioner, Partitioner, StickyPartitioner
 
 from outlast.arguments import Headers, checked_partition
 from outlast.engine.record_batch import record_bytes_max
+from outlast.io.waiting import plainly
 
 Choose = Callable[[str, Any, "bytes | None", Any, "bytes | None", "ClusterView"], Any]
 
@@ -102,12 +103,12 @@ class UserPartitioner:
         if key_bytes is None and self._on_new_batch is not None:
             size_bytes = record_bytes_max(None, value_bytes, headers)
             if places.begins_batch(topic, partition, size_bytes):
-                self._on_new_batch(topic, cluster, partition)
+                plainly(self._on_new_batch, topic, cluster, partition)
                 partition = self._ask(*record)
         return partition, left_s
 
     def _ask(self, topic: str, *record: Any) -> int:
-        partition = self._choose(topic, *record)
+        partition = plainly(self._choose, topic, *record)
         if partition is None:
             raise ValueError(f"Partitioner did not assign a partition for topic {topic}!")
         return checked_partition(partition)

@@ -42,7 +42,7 @@ from outlast.arguments import (
 from outlast.config import DEFAULTS, LONGEST_S, NEWEST_API_VERSION, Config
 from outlast.errors import ClosedError
 from outlast.future import Delivery, DeliveryFuture, Hearing
-from outlast.io.waiting import in_loop
+from outlast.io.waiting import in_loop, plainly
 from outlast.plain_settings import plain
 from outlast.transactions import TransactionManager
 
@@ -205,7 +205,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         """`send` in an event loop of asyncio: where that would block, this lets others go on.
 
         `future = await producer.send_async(...)` has put the record into the buffer, `await future`
-        has its metadata. What is cancelled while it still waits has sent nothing.
+        has its metadata. What is cancelled while it still waits has sent nothing. What a serializer
+        or partitioner sends in its turn is a plain `send`, and may block.
 
         Raises: as `send`; and with a partitioner of your own, what `partitions_for` raises.
         """
@@ -214,8 +215,14 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         if self._partitioner is not None and not self._closed:
             self._check_topic(topic)
             await self._driver.partitions_in_loop(topic, self._max_block_s)
-        with in_loop(get_running_loop(), self._driver):
+        with in_loop(get_running_loop(), self._driver) as parked:
             future = self.send(topic, value, key, headers, partition, timestamp_ms)
+            its: object = future._delivery
+            if any(call is not its for call in parked):
+                raise IllegalStateError(
+                    f"{type(self).__name__}.send() sends more than the record whose future it "
+                    "returns, and send_async() can wait for that one only: use send() in a thread"
+                )
         return await future._taken(self._refused)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -354,9 +361,9 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         if headers is _NO_HEADERS:
             headers = []
         if self._serialize_key is not None:
-            key = self._serialize_key(topic, headers, key)
+            key = plainly(self._serialize_key, topic, headers, key)
         if self._serialize_value is not None:
-            value = self._serialize_value(topic, headers, value)
+            value = plainly(self._serialize_value, topic, headers, value)
         headers = checked_headers(headers)
         if isinstance(headers, self._traced_headers):
             headers = headers.once()

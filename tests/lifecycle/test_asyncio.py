@@ -11,7 +11,7 @@ from typing import Any
 
 import kafka
 import pytest
-from kafka.errors import TopicAuthorizationFailedError
+from kafka.errors import IllegalStateError, TopicAuthorizationFailedError
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -25,6 +25,7 @@ from tests.tcp.stories import TOPIC, calm_cluster, warm_producer
 
 METADATA = 3
 NOBODY = "127.0.0.1:9"
+VALUE = bytes(2_000)
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +263,78 @@ class TestSendAsync:
             value_serializer=Text(),
         ) as producer:
             asyncio.run(app(producer))
+
+    @pytest.mark.parametrize("who", ["serializer", "partitioner"])
+    def test_what_the_users_code_sends_meanwhile_is_a_plain_send(
+        self, server: ClusterServer, who: str
+    ) -> None:
+        topic, audit = new_topic(server), new_topic(server)
+        inner: list[Any] = []
+
+        def audited(made: Any) -> Any:
+            if not inner:
+                inner.append(None)
+                inner[:] = [producer.send(audit, b"audit")]  # its topic is not known yet
+            return made
+
+        settings: dict[str, Any] = (
+            {"value_serializer": audited}
+            if who == "serializer"
+            else {"partitioner": lambda _key, every, _available: audited(every[0])}
+        )
+        with pytest.warns(DeprecationWarning, match=who):
+            producer = KafkaProducer(
+                bootstrap_servers=server.bootstrap, metrics_registry=None, **settings
+            )
+        with producer:
+
+            async def app() -> None:
+                assert (await (await producer.send_async(topic, b"v"))).topic == topic
+                assert (await asyncio.wait_for(inner[0], 5)).topic == audit
+
+            asyncio.run(app())
+
+    @pytest.mark.parametrize("how", ["twice", "get"])
+    def test_a_send_of_ones_own_that_cannot_be_awaited_says_so_and_leaves_nothing(
+        self, server: ClusterServer, how: str
+    ) -> None:
+        topic, audit = new_topic(server), new_topic(server)
+
+        class Own(KafkaProducer):
+            def send(self, *record: Any, **more: Any) -> Any:
+                if threading.current_thread() is threading.main_thread():
+                    first = super().send(audit, b"audit")
+                    if how == "get":
+                        first.get(5)
+                return super().send(*record, **more)
+
+        async def app(producer: KafkaProducer) -> None:
+            with pytest.raises(IllegalStateError, match=r"send_async"):
+                await producer.send_async(topic, b"v")
+            later = asyncio.get_running_loop().run_in_executor
+            assert (await later(None, producer.send, topic, b"v")).get(5)
+            assert (await later(None, producer.partitions_for, audit)) == {0}
+
+        with Own(bootstrap_servers=server.bootstrap, metrics_registry=None) as producer:
+            asyncio.run(app(producer))
+
+    def test_a_loop_that_is_closed_on_those_who_wait_holds_up_nobody(
+        self, server: ClusterServer
+    ) -> None:
+        tasks: list[Any] = []
+
+        async def leave(producer: KafkaProducer) -> None:
+            tasks.extend(asyncio.ensure_future(producer.send_async(TOPIC, VALUE)) for _ in range(9))
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in tasks[2:])
+
+        with warm_producer(server, buffer_memory=5_000, linger_ms=300) as producer:
+            loop = asyncio.new_event_loop()
+            loop.set_exception_handler(lambda *_: None)  # it would tell of the tasks
+            loop.run_until_complete(leave(producer))
+            loop.close()
+            assert producer.send(TOPIC, VALUE).get(5)
+            assert producer.send(TOPIC, VALUE).get(5)
 
     def test_a_topic_that_is_refused_is_told_by_the_future(self, server: ClusterServer) -> None:
         topic = new_topic(server)

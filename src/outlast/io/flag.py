@@ -27,11 +27,12 @@ class Flag:
         """Whether it is."""
         return self._set
 
-    def set(self) -> None:
-        """Wake who waits."""
+    def set(self) -> bool:
+        """Wake who waits: True, for that thread is there."""
         self._set = True
         with suppress(RuntimeError):  # it was set before
             self._lock.release()
+        return True
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it is set, after so long at most."""

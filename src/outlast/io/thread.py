@@ -289,9 +289,16 @@ class Driver(Entrance):
                 settle(completion.batch, self._reasons.trouble)
             elif isinstance(completion, Compress):
                 self._compress(completion.batch)
-            elif (waiter := self._waiters.get(completion.ticket)) is not None:
-                waiter.set()
+            elif (waiter := self._waiters.get(completion.ticket)) is not None and not waiter.set():
+                self._deserted(completion.ticket)
         self._observers.tell(facts)
+
+    def _deserted(self, ticket: int) -> None:
+        """An event loop was closed on a coroutine that waits: others come behind it."""
+        with self._lock:
+            self._waiters.pop(ticket, None)
+            self._sender.cancel_wait(ticket, self._clock())
+            self._nudged = True
 
     def _compress(self, batch: Batch) -> None:
         data = batch.compressed(self._settings.compression)

@@ -7,6 +7,8 @@ with `in_loop`, what would block comes back at once as something `Parked`, to be
 Rules:
 * A ticket that nobody waits with any more is taken back, whatever ended the wait: time, a signal
   handler that raises, a task that is cancelled.
+* What the user's own code asks while a coroutine sends (a serializer, a partitioner) is a plain
+  call, and blocks: nobody would await it.
 * asyncio is imported where a loop of it is running, and so has been already.
 """
 
@@ -17,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from kafka.errors import IllegalStateError
 
 from outlast.io.flag import Flag
 
@@ -32,8 +36,8 @@ T = TypeVar("T")
 class Waiter(Protocol):
     """What is set when it is worth to ask again; a `Flag` is one."""
 
-    def set(self) -> None:
-        """From any thread."""
+    def set(self) -> bool:
+        """From any thread. Whether anybody can still hear it."""
 
     def is_set(self) -> bool:
         """Whether it is."""
@@ -52,11 +56,13 @@ class LoopEvent:
     def __repr__(self) -> str:
         return f"<LoopEvent {'set' if self._set else 'not set'}>"
 
-    def set(self) -> None:
+    def set(self) -> bool:
         """From any thread; a loop that is closed has nobody who waits."""
         self._set = True
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)
+            return True
+        return False
 
     def is_set(self) -> bool:
         """Whether it is."""
@@ -129,6 +135,9 @@ class Parked(Generic[S, T]):
         self._wait = wait
         self.delivery = self  # as if it were a batch
         self.listeners: list[Any] = []
+        made_here = getattr(_here, "asking", None)
+        if made_here is not None:
+            made_here[2].append(self)
 
     def __repr__(self) -> str:
         return f"<Parked {self._wait.topic} {self._wait.waiting}>"
@@ -139,6 +148,21 @@ class Parked(Generic[S, T]):
 
     def piece(self, index: int) -> None:
         """There is no outcome yet."""
+
+    def wait(self, *_: object) -> None:
+        """There is nobody to wait: the loop must go on.
+
+        Raises:
+            IllegalStateError: always.
+        """
+        raise IllegalStateError(
+            "get() on a record of send_async() that is not in the buffer yet would block its event "
+            "loop for ever: await the future"
+        )
+
+    def give_up(self) -> None:
+        """Nobody will await it."""
+        self._desk.cut_off(self._wait.waiting)
 
     def record(self) -> tuple[Any, ...]:
         """Of `append`: topic, partition, timestamp, key, value, headers."""
@@ -162,19 +186,38 @@ _here = threading.local()
 
 
 @contextmanager
-def in_loop(loop: AbstractEventLoop, desk: Desk) -> Iterator[None]:
-    """What is asked there comes from this loop now, and must not block it."""
+def in_loop(loop: AbstractEventLoop, desk: Desk) -> Iterator[list[Parked[Any, Any]]]:
+    """What is asked there comes from this loop now, and must not block it. Gives what got parked,
+    which ends if an exception does.
+    """
     before = getattr(_here, "asking", None)
-    _here.asking = loop, desk
+    parked: list[Parked[Any, Any]] = []
+    _here.asking = loop, desk, parked
     try:
-        yield
+        yield parked
+    except BaseException:
+        for call in parked:
+            call.give_up()
+        raise
     finally:
         _here.asking = before
 
 
+def plainly(call: Callable[..., T], *arguments: Any) -> T:
+    """What a call of the user's code returns; what that asks in its turn, nobody awaits."""
+    asking = getattr(_here, "asking", None)
+    if asking is None:
+        return call(*arguments)
+    _here.asking = None
+    try:
+        return call(*arguments)
+    finally:
+        _here.asking = asking
+
+
 def the_loop(desk: Desk) -> AbstractEventLoop | None:
     """The loop that must not be blocked, if there is one."""
-    loop, asked = getattr(_here, "asking", None) or (None, None)
+    loop, asked, _ = getattr(_here, "asking", None) or (None, None, None)
     return loop if asked is desk else None
 
 
