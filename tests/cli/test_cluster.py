@@ -263,6 +263,7 @@ def test_where_there_is_nothing_to_read_it_tells_how_to_go_without() -> None:
         (["--topic", "orders:many"], "'orders:many' is no topic"),
         (["--topic", "orders:0"], "0 partitions"),
         (["--set", "detect_s"], "'detect_s' is no setting"),
+        (["--set", "auto_create_topics=true"], "the value as in Python"),
         (["--set", "detect=3"], "there is no setting 'detect'"),
     ],
 )

@@ -169,7 +169,8 @@ def _settings(texts: list[str]) -> dict[str, object]:
             values[name] = literal_eval(value)
         except (ValueError, SyntaxError):
             raise typer.BadParameter(
-                f"{text!r} is no setting; write NAME=VALUE, detect_s=3"
+                f"{text!r} is no setting; write NAME=VALUE, the value as in Python: detect_s=3, "
+                "auto_create_topics=True"
             ) from None
     return values
 
@@ -204,7 +205,7 @@ def cluster(
 ) -> None:
     """A mock Kafka cluster on TCP ports, for any client, with a prompt to upset it.
 
-    Kill, stop, silence and restart its nodes, move leaders, make requests fail: `help` at the
+    Kill, stop, silence and start its nodes, move leaders, make requests fail: `help` at the
     prompt tells how. Exit code 1 if a port is in use, or a command from a pipe could not be obeyed.
     """
     from outlast.cli.cluster import run, settings
