@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 import sys
 import threading
@@ -291,6 +292,22 @@ def test_a_provider_that_hangs_for_good_is_asked_again() -> None:
         c.poll_until(lambda: provider.asked == 2)
         provider.go.set()
         assert isinstance(c.next(second), Connected)
+
+
+def test_a_provider_that_hangs_for_good_is_asked_ever_more_rarely() -> None:
+    """Each question that hangs keeps a thread."""
+    provider = Provider()
+    setup_timeout_s = 0.03
+    with (
+        broker(sasl_broker("OAUTHBEARER", lambda _: True)) as server,
+        client(**oauth(provider), setup_timeout_s=setup_timeout_s) as c,
+    ):
+        begun_s = time.monotonic()
+        for _ in range(20):
+            assert c.lost(c.connect(server.host, server.port)).loss is Loss.SETUP_TIMEOUT
+        passed = (time.monotonic() - begun_s) / setup_timeout_s
+        assert 2 <= provider.asked <= 1 + math.log2(1 + passed)
+        provider.go.set()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from outlast import ConfigurationError
 from outlast.engine.messages import Loss
+from outlast.io.events import Connected
 from outlast.io.kafka_net import Network
 from tests.net.broker import answer_all, broker
 from tests.net.client import client
@@ -101,6 +103,52 @@ def test_files_are_read_anew_when_they_change(
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert f"ssl_cafile='{trusted}'" in warnings[0].getMessage()
+
+
+def test_files_and_passwords_that_take_their_time_hold_up_nobody(
+    authority: Authority, own: Issued, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key on a file system that hangs, a password that is fetched from a vault."""
+    key = own.encrypted_key(PASSWORD)
+    go = threading.Event()
+    go.set()
+    asked: list[threading.Thread] = []
+    failing = False
+
+    def password() -> str:
+        asked.append(threading.current_thread())
+        assert go.wait(5)
+        if failing:
+            raise LookupError(PASSWORD)
+        return PASSWORD
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("broker", "127.0.0.1").file)
+    settings = {"ssl_certfile": str(own.file), "ssl_keyfile": str(key), "ssl_password": password}
+    with (
+        broker(answer_all, context) as server,
+        client(security_protocol="SSL", ssl_cafile=str(authority.file), **settings) as c,
+    ):
+        open_one = c.connected(server)
+        go.clear()
+        key.write_bytes(key.read_bytes() + b"\n")
+        waiting = c.connect(server.host, server.port)
+        c.poll_until(lambda: len(asked) == 2)
+        c.send(open_one, 1)
+        assert c.answered(open_one).token == 1
+        c.connected(server)  # with what there is
+        failing = True
+        go.set()
+        assert isinstance(c.next(waiting), Connected)
+        failing = False
+        c.connected(server)
+        assert len(asked) == 3  # it is tried again
+        c.connected(server)
+        assert len(asked) == 3
+    assert threading.current_thread() not in asked[1:]
+    assert [r.message for r in caplog.records if r.levelno == logging.WARNING] == [
+        "TLS files were replaced, and the old ones stay in use: LookupError"
+    ]
 
 
 def test_a_certificate_whose_time_is_over(authority: Authority) -> None:

@@ -22,6 +22,7 @@ import logging
 import random
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -42,7 +43,7 @@ from outlast.engine.messages import Command, Connect, Connection, Disconnect, In
 from outlast.io.addresses import Resolver, resolve
 from outlast.io.advice import Stage, unreadable, with_advice
 from outlast.io.connection_config import connection_config, selector_class, version_limits
-from outlast.io.dialing import Dial, Dialer
+from outlast.io.dialing import Dial, Dialer, beside
 from outlast.io.events import Connected, Disconnected, Ended, Event, Inspected, Responded, because
 from outlast.io.lent import borrow
 from outlast.io.metering import METERING, metered
@@ -211,7 +212,9 @@ class _Link(KafkaConnection):  # type: ignore[misc]
     async def _transport(self) -> Any:
         lent, node_id = self.network.lent, self.name.node_id
         if lent is None:
-            transport = self._wrapped(await self.dial.connect(self.net))
+            sock, tls = await self.dial.connect(self.net), self.network.tls
+            context = await beside(self.net, tls.current, "TLS files") if tls else None
+            transport = self._wrapped(sock, context)
             self._stage = Stage.TLS_HANDSHAKE
             await transport.handshake()
             return transport
@@ -219,12 +222,10 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         self.dial.sock = getattr(lent_one, "_sock", None)  # none, where all is in memory
         return lent_one
 
-    def _wrapped(self, sock: socket.socket) -> _Transport:
-        host, tls = self.dial.name, self.network.tls
-        if tls is None:
-            transport = _Transport(self.net, sock, host=host)
-        else:
-            transport = _TLSTransport(self.net, sock, host=host, ssl_context=tls.current())
+    def _wrapped(self, sock: socket.socket, context: ssl.SSLContext | None) -> _Transport:
+        tls = {} if context is None else {"ssl_context": context}
+        kind = _TLSTransport if tls else _Transport
+        transport = kind(self.net, sock, host=self.dial.name, **tls)
         self.dial.sock = transport._sock
         return transport
 

@@ -96,7 +96,7 @@ class Proxy:
         if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdecimal():
             raise self.refused("what it answers is no HTTP")
         if words[1] == "407":
-            raise self.no_login(f"it answered {' '.join(words[1:])}")
+            raise self.no_login(f"it answered {' '.join(words[1:])[:80]}")
         if not words[1].startswith("2"):
             raise self.refused(f"for {place} it answered {' '.join(words[1:])[:80]}")
 

@@ -9,7 +9,8 @@ Rules:
   kafka-python's are. A token is fetched before connecting; and what the renewal of a session needs
   is fetched while requests still flow.
 * The token provider is asked by one thread at a time; who asks meanwhile shares its answer. One
-  that hangs for `patience_s` is left alone, and the next one to need a token asks it again.
+  that hangs for `patience_s` is left alone, and the next one to need a token asks it again; ever
+  more rarely the more threads hang in it.
 * Whatever a mechanism or a broker says no with becomes an `Ended`, without any secret in it.
 """
 
@@ -35,6 +36,7 @@ from outlast.io.quiet import quiet
 log = logging.getLogger(__name__)
 
 RENEW_AGAIN_S = 0.5
+_PATIENCE_MAX_S = 600.0
 
 Ask = Callable[[Any], Awaitable[Any]]
 Token = tuple[str, dict[str, str]]
@@ -235,12 +237,13 @@ class Login:
 class Tokens:
     """The user's token provider, which may be slow, may hang, and need not be thread-safe."""
 
-    __slots__ = ("_asked", "_patience_s", "_provider")
+    __slots__ = ("_asked", "_patience_s", "_provider", "_threads")
 
     def __init__(self, provider: Any, patience_s: float) -> None:
         self._provider = provider
         self._patience_s = patience_s
         self._asked: _Asked | None = None
+        self._threads = 0  # that ask it, and have no answer
 
     def __repr__(self) -> str:
         return f"<Tokens asking={self._asked is not None}>"
@@ -248,7 +251,7 @@ class Tokens:
     async def fresh(self, loop: Any) -> Token:
         """A token that was fetched after this was called, or was being fetched. Raises Ended."""
         asked = self._asked
-        if asked is None or time.monotonic() - asked.since_s > self._patience_s:
+        if asked is None or time.monotonic() - asked.since_s > self._patience():
             asked = self._asked = _Asked()
             self._ask(loop, asked)
         waiter = Future()
@@ -262,7 +265,13 @@ class Tokens:
         got: Token = token
         return got
 
+    def _patience(self) -> float:
+        longer_s = self._patience_s * 2.0 ** min(self._threads - 1, 32)
+        return max(self._patience_s, min(longer_s, _PATIENCE_MAX_S))
+
     def _ask(self, loop: Any, asked: _Asked) -> None:
+        self._threads += 1
+
         def fetch() -> None:
             token, error = None, None
             try:
@@ -275,6 +284,7 @@ class Tokens:
         in_thread(fetch, "OAuth token")
 
     def _answer(self, asked: _Asked, token: Token | None, error: BaseException | None) -> None:
+        self._threads -= 1
         if self._asked is asked:
             self._asked = None
         for waiter in list(asked.waiters):

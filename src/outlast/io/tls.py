@@ -5,7 +5,9 @@ Rules:
 * A private key that is encrypted and has no `ssl_password` is an error: OpenSSL would ask the
   terminal, and wait.
 * Files may be replaced while the producer runs, as short-lived certificates are: the next
-  connection sees it. Files that cannot be used then leave all as it was, with a warning.
+  connection sees it. Files that cannot be used then leave all as it was, with a warning, and are
+  tried again.
+* Once there is a loop to hold up, files are read and `ssl_password` is called beside it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -30,26 +33,40 @@ class Contexts:
     Raises ConfigurationError if a file cannot be read or a value is not understood.
     """
 
-    __slots__ = ("_config", "_context", "_stamps")
+    __slots__ = ("_config", "_context", "_lock", "_stamps", "_warned")
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
+        self._lock = threading.Lock()  # of the thread that reads
         self._stamps = self._seen()
+        self._warned: object = None
         self._context: ssl.SSLContext = config.get("ssl_context") or _made(config)
 
     def __repr__(self) -> str:
         return f"<Contexts files={len(self._stamps)}>"
 
     def current(self) -> ssl.SSLContext:
-        """The context for a new connection."""
+        """The context for a new connection. May block: it looks at the files, and reads them anew.
+        Who comes while another thread does gets what there is.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._lock.release()
+        return self._context
+
+    def _look(self) -> None:
         stamps = self._seen()
         if stamps != self._stamps:
-            self._stamps = stamps
             try:
-                self._context = _made(self._config)
-            except ConfigurationError as error:
-                log.warning("TLS files were replaced, and the old ones stay in use: %s", error)
-        return self._context
+                self._context, self._stamps = _made(self._config), stamps
+            except Exception as error:
+                # what a user's function raises may hold the password
+                told = error if isinstance(error, ConfigurationError) else type(error).__name__
+                if stamps != self._warned:
+                    self._warned = stamps
+                    log.warning("TLS files were replaced, and the old ones stay in use: %s", told)
 
     def _seen(self) -> dict[str, tuple[int, ...] | None]:
         if self._config.get("ssl_context") is not None:
