@@ -49,7 +49,8 @@ def test_few_bytes_wake_nobody_but_are_told_when_somebody_looks():
     bench = Bench()
     bench.look(0.0)
     assert bench.room.charge(TP, 900)
-    assert bench.pressure.next_deadline() is None
+    assert bench.look(0.5) == []
+    assert bench.pressure.next_deadline() == 11.0, "if nobody looks before"
     [level] = bench.look(7.0)
     assert level.used_bytes == 900
     assert bench.room.charge(TP, 200)  # together more than a hundredth of the buffer

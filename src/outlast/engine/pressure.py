@@ -73,7 +73,8 @@ class Pressure:
         told = self._told
         if abs(self._room.used_bytes - told.used_bytes) > FINEST * told.limit_bytes:
             return self._due_s
-        return None if told.headroom_s is None else told.at_s + _EBBED_S
+        still = told.headroom_s is None and told.used_bytes == self._room.used_bytes
+        return None if still else told.at_s + _EBBED_S
 
     def _count(self, metadata_waiters: int, now: float) -> None:
         for reason, count in self._waiting.items():
