@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -227,3 +228,28 @@ def test_a_child_without_room_for_a_thread_says_so_until_there_is(cluster: Clust
         assert in_child(child) == 1
     finally:
         driver.close(5)
+
+
+def test_a_fork_while_another_thread_begins_a_producer(
+    cluster: ClusterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each step of what is done before the fork there is one more."""
+    dropped: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: dropped.append(what.exc_value))
+    drivers = [driver_for(cluster.bootstrap)]
+    inherited = put(drivers[0])
+
+    def profile(_frame: Any, event: str, _arg: Any) -> None:
+        if event == "call" and len(drivers) < 10:
+            sys.setprofile(None)
+            drivers.append(driver_for(cluster.bootstrap))
+            sys.setprofile(profile)
+
+    sys.setprofile(profile)
+    try:
+        assert in_child(lambda: inherited.exception.outcome.value) == Outcome.UNKNOWN.value
+    finally:
+        sys.setprofile(None)
+        for driver in drivers:
+            driver.close(5)
+    assert not dropped

@@ -85,7 +85,7 @@ class _Exit:
         driver.close(0)
 
 
-_drivers: weakref.WeakSet[Forking] = weakref.WeakSet()
+_drivers: dict[int, weakref.ref[Forking]] = {}  # no WeakSet: other threads may begin one meanwhile
 _held = threading.local()
 _exit: _Exit | None = None
 _finalized_pid = -1  # of the multiprocessing child that has our finalizer
@@ -94,7 +94,8 @@ _finalized_pid = -1  # of the multiprocessing child that has our finalizer
 def register(driver: Forking) -> None:
     """From now on the driver, started just now, hears of forks and of the exit."""
     global _finalized_pid
-    _drivers.add(driver)
+    number = id(driver)
+    _drivers[number] = weakref.ref(driver, lambda _: _drivers.pop(number, None))
     multiprocessing = sys.modules.get("multiprocessing.process")
     util = sys.modules.get("multiprocessing.util")
     if multiprocessing and util and multiprocessing.parent_process() is not None:
@@ -104,19 +105,23 @@ def register(driver: Forking) -> None:
             util.Finalize(None, _close_all, exitpriority=0)
 
 
+def _known() -> list[Forking]:
+    return [driver for known in list(_drivers.values()) if (driver := known()) is not None]
+
+
 def close_at_exit(driver: Forking) -> None:
     """The process ends, and this producer with it."""
     global _exit
     if _exit is None:
         _exit = _Exit()
-        for other in list(_drivers):
+        for other in _known():
             other.unsettled()  # they all stop lingering now
     _exit.close(driver)
 
 
 @atexit.register
 def _close_all() -> None:
-    for driver in list(_drivers):
+    for driver in _known():
         close_at_exit(driver)
     # Where logging is not set up, the producers' own lines have been on stderr.
     if _exit is not None and _exit.lost and logging.getLogger("outlast").hasHandlers():
@@ -128,7 +133,7 @@ def _close_all() -> None:
 def _before_fork() -> None:
     held: list[Held] = []
     _held.locks = held
-    for driver in list(_drivers):
+    for driver in _known():
         driver.hold_for_fork(held)
 
 
@@ -141,7 +146,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _exit
     _exit = None
-    for driver in list(_drivers):
+    for driver in _known():
         _child(driver)
 
 
