@@ -69,7 +69,7 @@ DEFAULT_REGISTRY = _DefaultRegistry()
 
 _MS, _LONG_MS, _SOME_MS = Number(), Number(infinite=True), Number(low=1)
 _BYTES = _COUNT = Number(low=1, whole=True)
-_SOCKET_BYTES = Number(whole=True, optional=True)
+_SOCKET_BYTES = Number(high=2**31 - 1, whole=True, optional=True)  # a C int
 _SERIALIZER = Duck(("serialize",), "a kafka.Serializer, a callable or None", or_callable=True)
 _PARTITIONER = Duck(("partition",), "a Partitioner or a callable", optional=False, or_callable=True)
 _PROTOCOLS = Choice(("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"))

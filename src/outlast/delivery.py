@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -75,6 +76,8 @@ OnUndelivered = Callable[[Undelivered], object]
 
 # The producer whose callbacks this thread is running, as its Hearing.
 _running = threading.local()
+if hasattr(os, "register_at_fork"):  # a child that is forked in a callback has gone out of it
+    os.register_at_fork(after_in_child=lambda: _running.__dict__.clear())
 
 
 class Hearing:

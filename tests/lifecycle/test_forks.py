@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import sys
 import threading
 import time
@@ -87,6 +88,20 @@ def test_a_fork_waits_for_a_callback_so_that_all_of_it_or_nothing_is_inherited(
     futures[0].add_callback(callback)
     assert begun.wait(10)
     assert in_child(lambda: [told, [f.succeeded() for f in futures]]) == [["told"], [True, True]]
+
+
+def test_a_child_that_is_forked_in_a_callback_may_wait(
+    server: ClusterServer, producer: KafkaProducer
+) -> None:
+    topic = new_topic(server)
+    told: queue.Queue[Any] = queue.Queue()
+
+    def callback(_: object) -> None:
+        told.put(in_child(lambda: producer.send(topic, b"child").get(10).topic))
+
+    producer.send(topic, b"v").add_callback(callback)
+    assert told.get(timeout=15) == topic
+    assert producer.send(topic, b"v").get(10)
 
 
 def test_forks_beside_threads_that_send_wait_and_add_callbacks(
