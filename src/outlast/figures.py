@@ -183,7 +183,9 @@ class Figures:
         return groups
 
     def close(self) -> None:
-        """Close the reporters; nothing is told from here on."""
+        """Close the reporters; nothing is told from here on, and there are no figures any more."""
+        with self._lock:
+            self._listed = True
         self._metrics.close()
 
     # --- the list of figures ---

@@ -65,6 +65,16 @@ def producer_metrics(producer: KafkaProducer) -> dict[str, float]:
     return group
 
 
+@pytest.mark.parametrize("read_before", [True, False])
+def test_after_close_there_are_none_as_in_kafka_python(
+    kafka_3: MockCluster, read_before: bool
+) -> None:
+    with made(kafka_3) as producer:
+        if read_before:
+            assert producer.metrics()
+    assert producer.metrics() == producer.metrics(raw=True) == {}
+
+
 class TestTheSameNames:
     def names(self, metrics: Any) -> dict[str, set[str]]:
         return {
