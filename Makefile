@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-SEEDS ?= 1:20000
+SEEDS ?= 1:1000
 JOBS ?= 1
 MINUTES ?= 60
 SEED ?=
@@ -21,7 +21,7 @@ help: ## list these targets
 demo: $(VENV)/.user ## a 3-broker mock cluster, a leader killed under load, a gap report
 	$(BIN)/outlast demo
 
-simulate: $(VENV)/.user ## random failovers on a virtual clock (SEEDS=1:20000 JOBS=1)
+simulate: $(VENV)/.user ## random failovers on a virtual clock (SEEDS=1:1000 JOBS=1)
 	$(BIN)/outlast simulate --seeds $(SEEDS) --jobs $(JOBS)
 
 # Three runs at a time: tests that measure how long things take, or need a real Kafka; and beside them,

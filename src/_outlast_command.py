@@ -45,6 +45,8 @@ def main() -> None:
             run(arguments)
         case ["path"]:
             print(FOLDER)
+        case ["path", "-h" | "--help"]:
+            sys.stdout.write(USAGE)
         case _:
             try:
                 from outlast.cli import main

@@ -327,8 +327,23 @@ def _check_compression(values: dict[str, Any]) -> None:
     values["compression_attrs"] = bits
 
 
+def _warn_of_the_unused(values: dict[str, Any], protocol: str) -> None:
+    """What asks for TLS or a login where there is none: somebody believes that it is there."""
+    lacks = {"ssl_": "encrypted"} if not protocol.endswith("SSL") else {}
+    if "SASL" not in protocol:
+        lacks["sasl_"] = "logged in"
+    for prefix, what in lacks.items():
+        unused = [n for n in SETTINGS if n.startswith(prefix) and values[n] != DEFAULTS[n]]
+        if unused:
+            names = f"{', '.join(unused)} {'is' if len(unused) == 1 else 'are'}"
+            log.warning(
+                "%s without effect: with security_protocol=%r nothing is %s", names, protocol, what
+            )
+
+
 def _check_security(values: dict[str, Any]) -> None:
     protocol, mechanism = values["security_protocol"], values["sasl_mechanism"]
+    _warn_of_the_unused(values, protocol)
     if not protocol.startswith("SASL_"):
         return
     needed: tuple[str, ...] = ()

@@ -158,7 +158,7 @@ class Delivery:
         self._hearing = hearing
         self._pieces: tuple[Piece, ...] = ()
         self._lock = threading.RLock()
-        self._listeners: list[Listener] | None = None
+        self._listeners: dict[int, Listener] | None = None  # by id: one may leave
         self._flags: list[Flag] | None = None  # of threads that wait
 
     @classmethod
@@ -257,10 +257,16 @@ class Delivery:
                 piece = self.piece(listener.number)
                 if piece is None:
                     if self._listeners is None:
-                        self._listeners = []
-                    self._listeners.append(listener)
+                        self._listeners = {}
+                    self._listeners[id(listener)] = listener
                     return
         tell([listener], piece)
+
+    def unlisten(self, listener: Listener) -> None:
+        """It need not hear of its record any more."""
+        with self._lock:
+            if self._listeners is not None:
+                self._listeners.pop(id(listener), None)
 
     def _wait_for(self, reached: Callable[[], bool], timeout_s: float | None) -> bool:
         if getattr(_running, "hearing", None) is self._hearing and timeout_s != 0:
@@ -286,8 +292,9 @@ class Delivery:
     def _take_listeners(self, piece: Piece) -> list[Listener]:
         if not self._listeners:
             return []
-        due = [entry for entry in self._listeners if piece.first <= entry.number < piece.end]
-        self._listeners = [e for e in self._listeners if not piece.first <= e.number < piece.end]
+        due = [e for e in self._listeners.values() if piece.first <= e.number < piece.end]
+        for entry in due:
+            del self._listeners[id(entry)]
         due.sort(key=lambda entry: entry.number)
         return due
 

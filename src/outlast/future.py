@@ -250,6 +250,15 @@ def _done_in(loop: AbstractEventLoop, future: DeliveryFuture) -> Future[None]:
         if not done.done():
             done.set_result(None)
 
-    future.add_callback(tell)
-    future.add_errback(tell)
+    number, delivery = future._index, future._delivery
+    listeners = [Listener(number, future, tell, wants_value) for wants_value in (True, False)]
+
+    def ended(done: Future[None]) -> None:
+        if done.cancelled():  # a loop of time-outs must not leave more and more behind
+            for listener in listeners:
+                delivery.unlisten(listener)
+
+    for listener in listeners:
+        delivery.listen(listener)
+    done.add_done_callback(ended)
     return done

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable
 from types import FunctionType
@@ -22,6 +23,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from outlast.producer import KafkaProducer
+
+log = logging.getLogger(__name__)
 
 Theirs: Any = KafkaProducer.__bases__[0]  # kafka.KafkaProducer, whoever puts what under that name
 
@@ -49,6 +52,7 @@ def install() -> None:
         for name, ours in replacements.items():
             _replaced[name] = vars(Theirs)[name], ours
             setattr(Theirs, name, ours)
+    log.info("kafka.KafkaProducer is outlast's in this process from now on")
 
 
 def uninstall() -> None:

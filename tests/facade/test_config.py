@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -425,3 +426,24 @@ def test_importing_starts_nothing() -> None:
         "assert not made, made"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "told"),
+    [
+        ({"ssl_cafile": "ca.pem"}, "ssl_cafile is without effect: .* nothing is encrypted"),
+        (
+            {"sasl_mechanism": "PLAIN", "sasl_plain_username": "me", "security_protocol": "SSL"},
+            "sasl_mechanism, sasl_plain_username are without effect: .* nothing is logged in",
+        ),
+    ],
+)
+def test_what_asks_for_protection_that_is_not_there_is_told(caplog, keywords, told):
+    Config(**keywords)
+    assert re.search(told, caplog.text)
+
+
+def test_a_protocol_with_all_that_it_needs_is_no_warning(caplog):
+    Config(security_protocol="SSL", ssl_ciphers="HIGH", ssl_check_hostname=False)
+    Config()
+    assert caplog.text == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -93,6 +94,26 @@ class TestAwait:
             assert waits.cancelled()
 
         with warm_producer(server, linger_ms=200) as producer:
+            asyncio.run(app(producer))
+
+    def test_a_loop_of_time_outs_leaves_nothing_behind(self, server: ClusterServer) -> None:
+        """Somebody who looks again and again, while the record waits for its leader."""
+
+        def waits() -> int:
+            gc.collect()
+            return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
+
+        async def app(producer: KafkaProducer) -> None:
+            future = producer.send(TOPIC, b"lingers", partition=0)
+            before = waits()
+            for _ in range(200):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(future, 0.0005)
+            assert waits() <= before + 5
+            producer.flush()
+            assert (await future).offset >= 0
+
+        with warm_producer(server, linger_ms=60_000) as producer:
             asyncio.run(app(producer))
 
     def test_in_several_loops_at_once(self, server: ClusterServer) -> None:
@@ -335,6 +356,27 @@ class TestSendAsync:
             loop.close()
             assert producer.send(TOPIC, VALUE).get(5)
             assert producer.send(TOPIC, VALUE).get(5)
+
+    def test_a_loop_that_is_left_loses_its_turn_and_no_record(self, server: ClusterServer) -> None:
+        """As `run_until_complete` leaves it: nothing says whether it will ever go on."""
+        tasks: list[Any] = []
+
+        async def leave(producer: KafkaProducer) -> None:
+            tasks.extend(asyncio.ensure_future(producer.send_async(TOPIC, VALUE)) for _ in range(9))
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in tasks[2:])
+
+        async def go_on() -> list[Any]:
+            return [await (await task) for task in tasks]
+
+        with warm_producer(server, buffer_memory=5_000, linger_ms=300) as producer:
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(leave(producer))
+            assert producer.send(TOPIC, VALUE).get(5)
+            assert producer.send(TOPIC, VALUE).get(5)
+            places = {(m.partition, m.offset) for m in loop.run_until_complete(go_on())}
+            loop.close()
+            assert len(places) == 9
 
     def test_a_topic_that_is_refused_is_told_by_the_future(self, server: ClusterServer) -> None:
         topic = new_topic(server)

@@ -89,7 +89,7 @@ def test_b66_an_exit_handler_of_the_application_may_still_send(server: ClusterSe
     assert values(server, topic)[1000:] == [b"late %d" % n for n in range(10)]
 
 
-LOST = re.compile(r"\b1000 records were not delivered")
+LOST = re.compile(r"\b1000 records were not acknowledged")
 SAY = "print('ready', flush=True)\nsys.exit(5)"
 
 
@@ -148,7 +148,7 @@ stuck.append(made())
     ended = run(program, server.bootstrap, topic, dead, at={"up": kill})
     assert ended.code == 5
     assert ended.took_s < EXIT_IDLE_S + 6 * 0.2 + PYTHON_S
-    assert len(re.findall(r"^1 records were not delivered", ended.err, re.MULTILINE)) == 6
+    assert len(re.findall(r"^1 records were not acknowledged", ended.err, re.MULTILINE)) == 6
     assert values(server, topic) == [b"%d" % n for n in range(10)]
 
 

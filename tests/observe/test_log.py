@@ -464,7 +464,9 @@ def test_every_broker_has_an_episode_of_its_own_and_a_move_ends_it(caplog: Log) 
     observe([slow(1.0, 3, LaneReason.FOLLOWER_DOWN, 1), slow(1.0, 4, LaneReason.STUCK, 2)])
     observe([later(2.0)])
     told = [text for _, text in lines(caplog)]
-    assert told[0].startswith("node 1: a follower is down; 1 partition in the slow lane (orders-3)")
+    assert told[0].startswith(
+        "node 1: a follower is out of reach; 1 partition in the slow lane (orders-3)"
+    )
     assert told[1].startswith("node 2: a follower is late; 1 partition in the slow lane (orders-4)")
     observe([back(3.0, 4, LaneReason.MOVED), slow(3.0, 4, LaneReason.FOLLOWER_DOWN, 1)])
     observe([later(3.1 + QUIET_S)])

@@ -35,6 +35,7 @@ from outlast.engine.messages import (
     Loss,
     MetadataRefreshed,
     Outbox,
+    Outcome,
     Role,
     Stall,
     Throttled,
@@ -109,12 +110,11 @@ class Sender:
 
     def close(self, now: float, *, fail_rest: bool) -> None:
         """Take no more time for lingering; with `fail_rest`, settle everything now."""
-        lost = sum(batch.count for batch in self.flush(now))
+        unsettled = self.flush(now)
         if not fail_rest:
             return
-        if lost:
-            text = f"{lost} records were not delivered when the producer was closed"
-            self._hub.out.facts.append(Complaint(now, "warning", text))
+        if unsettled:
+            self._hub.out.facts.append(Complaint(now, "warning", _lost_at_close(unsettled)))
         why = FailureReason("closed", None, "the producer was closed before it was acknowledged")
         for place in list(self._hub.busy.values()):
             self._hub.settle(place, place.fail_all(why), now)
@@ -431,3 +431,12 @@ class Sender:
                 self._hub.settle(place, place.fail_queue(why), now)
         else:
             inquiries.producer_id_failed(loading=code in COORDINATOR_LOADING, now=now)
+
+
+def _lost_at_close(unsettled: Collection[Batch]) -> str:
+    count = sum(batch.count for batch in unsettled)
+    unknown = sum(b.count for b in unsettled if b.outcome_if_failed is Outcome.UNKNOWN)
+    text = f"{count} records were not acknowledged when the producer was closed"
+    if unknown:
+        text += f"; {'they' if unknown == count else f'{unknown} of them'} may be in the log"
+    return text

@@ -127,7 +127,7 @@ def _close_all() -> None:
     if _exit is not None and _exit.lost and logging.getLogger("outlast").hasHandlers():
         lost, _exit.lost = _exit.lost, 0
         with contextlib.suppress(Exception):  # there may be no stderr
-            sys.stderr.write(f"outlast: {lost} records were not delivered before the exit\n")
+            sys.stderr.write(f"outlast: {lost} records were not acknowledged before the exit\n")
 
 
 def _before_fork() -> None:

@@ -44,10 +44,10 @@ def records_of(batches: Iterable[Batch]) -> dict[Delivery, int]:
     return counts
 
 
-def settle(batch: Batch, trouble: Callable[[], str] = str) -> None:
-    """Give a settled batch's outcome to its futures; `trouble` tells why it may have come late."""
+def settle(batch: Batch, trouble: Callable[[float], str] = lambda _since_s: "") -> None:
+    """Give a settled batch's outcome to its futures; `trouble`: what there was since then."""
     failure = batch.result.failure if batch.result else None
-    if failure is not None and failure.kind == EXPIRED and (told := trouble()):
+    if failure is not None and failure.kind == EXPIRED and (told := trouble(batch.created_s)):
         failure = replace(failure, message=f"{failure.message}; {told}")
         batch.result = replace(batch.result, failure=failure)  # type: ignore[type-var]
     delivery = _delivery_of(batch)

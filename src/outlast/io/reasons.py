@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kafka import errors as kafka_errors
 
 from outlast.engine.messages import Connect
@@ -9,24 +11,27 @@ from outlast.io.events import Connected, Disconnected
 
 _ANSWERED = "answered"
 _TOLD_MAX = 3
+_KEPT_MAX = 100  # addresses of brokers come and go
 
 
 class Reasons:
-    """Remembers for each address what came of it last."""
+    """Remembers for each address what came of it last, and when."""
 
-    __slots__ = ("_buffer_bytes", "_tried")
+    __slots__ = ("_buffer_bytes", "_clock", "_tried")
 
-    def __init__(self, buffer_bytes: int) -> None:
+    def __init__(self, buffer_bytes: int, clock: Callable[[], float]) -> None:
         self._buffer_bytes = buffer_bytes
-        self._tried: dict[str, tuple[str, str]] = {}  # by name and port: with the address found
+        self._clock = clock
+        # by name and port: with the address found, and when that was; the latest last
+        self._tried: dict[str, tuple[str, str, float]] = {}
 
     def __repr__(self) -> str:
-        return ", ".join(f"{a}: {told}" for a, told in list(self._tried.values())) or "none yet"
+        return ", ".join(f"{a}: {told}" for a, told, _ in list(self._tried.values())) or "none yet"
 
     def connecting(self, command: Connect) -> None:
         """An address is tried."""
         place = f"{command.host}:{command.port}"
-        self._tried.setdefault(place, (place, "no answer yet"))
+        self._tried.setdefault(place, (place, "no answer yet", self._clock()))
 
     def connected(self, event: Connected) -> None:
         """A broker answered there."""
@@ -39,11 +44,14 @@ class Reasons:
     def _tell(self, address: str, told: str) -> None:
         place = address.partition(" ")[0]
         self._tried.pop(place, None)  # the latest comes last
-        self._tried[place] = address, told
+        self._tried[place] = address, told, self._clock()
+        if len(self._tried) > _KEPT_MAX:
+            del self._tried[next(iter(self._tried))]
 
-    def trouble(self) -> str:
-        """The addresses that could not be connected to lately, and why; '' if there are none."""
-        bad = [f"{a}: {told}" for a, told in list(self._tried.values()) if told != _ANSWERED]
+    def trouble(self, since_s: float) -> str:
+        """The addresses that could not be connected to since then, and why; '': none."""
+        tried = list(self._tried.values())
+        bad = [f"{a}: {told}" for a, told, at_s in tried if told != _ANSWERED and at_s >= since_s]
         return f"no connection to {', '.join(bad[-_TOLD_MAX:])}" if bad else ""
 
     def closed(self, crash: BaseException | None) -> str:

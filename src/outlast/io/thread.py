@@ -96,7 +96,7 @@ class Driver(Entrance):
         self._resolver = resolver
         self._clock = clock
         self._new_sender = new_sender or self._usual_sender
-        self._reasons = Reasons(settings.buffer_bytes)
+        self._reasons = Reasons(settings.buffer_bytes, clock)
         self.broker_version: tuple[int, ...] | None = None  # of the broker that answered last
         self._thread: threading.Thread | None = None  # None: forked, and not used since
         self._start()
@@ -294,7 +294,7 @@ class Driver(Entrance):
         self._observers.tell(facts)
 
     def _deserted(self, ticket: int) -> None:
-        """An event loop was closed on a coroutine that waits: others come behind it."""
+        """An event loop was closed or left on a coroutine that waits: others come behind it."""
         with self._lock:
             self._waiters.pop(ticket, None)
             self._sender.cancel_wait(ticket, self._clock())

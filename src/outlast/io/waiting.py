@@ -57,11 +57,13 @@ class LoopEvent:
         return f"<LoopEvent {'set' if self._set else 'not set'}>"
 
     def set(self) -> bool:
-        """From any thread; a loop that is closed has nobody who waits."""
+        """From any thread. In a loop that is closed nobody waits; one that stands still loses its
+        turn to others, and asks again if it ever goes on.
+        """
         self._set = True
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)
-            return True
+            return self._loop.is_running()
         return False
 
     def is_set(self) -> bool:
@@ -145,6 +147,11 @@ class Parked(Generic[S, T]):
     def listen(self, listener: Any) -> None:
         """For the delivery, once there is one."""
         self.listeners.append(listener)
+
+    def unlisten(self, listener: Any) -> None:
+        """It need not hear of it any more."""
+        with suppress(ValueError):
+            self.listeners.remove(listener)
 
     def piece(self, index: int) -> None:
         """There is no outcome yet."""

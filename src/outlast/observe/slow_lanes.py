@@ -127,9 +127,10 @@ def _beginning(node_id: int, episode: _Episode) -> str:
     if len(names) > NAMES_SHOWN:
         shown += f" and {len(names) - NAMES_SHOWN} more"
     down = set(episode.seen.values()) == {LaneReason.FOLLOWER_DOWN}
+    state = "out of reach" if down else "late"
     return (
-        f"node {node_id}: a follower is {'down' if down else 'late'}; {_partitions(len(names))} in "
-        f"the slow lane ({shown}), the others go on over a connection of their own"
+        f"node {node_id}: a follower is {state}; {_partitions(len(names))} in the slow lane "
+        f"({shown}), the others go on over a connection of their own"
     )
 
 
