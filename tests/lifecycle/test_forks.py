@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from kafka.errors import IllegalStateError, KafkaError
+from prometheus_client import CollectorRegistry
 
 from outlast import KafkaProducer, Outcome
 from outlast.testing.server import ClusterServer
@@ -166,7 +167,8 @@ def test_a_signal_handler_that_raises_while_a_fork_is_under_way_leaves_no_lock_t
     """Python drops what is raised there. Each step of what is done around a fork is tried."""
     topic = new_topic(server)
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    with KafkaProducer(bootstrap_servers=server.bootstrap, metrics_registry=None) as other:
+    registry = CollectorRegistry()
+    with KafkaProducer(bootstrap_servers=server.bootstrap, metrics_registry=registry) as other:
         producers = (producer, other)
         step, more = 0, True
         while more:

@@ -23,9 +23,10 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from opentelemetry.trace import SpanContext
 
@@ -79,7 +80,7 @@ class Backend(ABC):
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # which only its owner can release: see `_before_fork`
 
     @abstractmethod
     def child(self, metric: Metric, labels: Labels) -> Any:
@@ -101,7 +102,7 @@ class Backend(ABC):
 
     def begin_again(self) -> None:
         """In a forked child."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
 
 class TopicSeries(NamedTuple):
@@ -196,7 +197,8 @@ class MetricSet:
         for metric in METRICS.values():
             if metric.labels[:1] not in (("topic",), ("node_id",)):
                 self._begin(metric, ())
-        _sets.add(self)
+        number = id(self)
+        _sets[number] = ref(self, lambda _: _sets.pop(number, None))
 
     def __repr__(self) -> str:
         return f"<MetricSet topics={len(self.topics)} partitions={len(self._partitions)}>"
@@ -327,23 +329,34 @@ class MetricSet:
             joint.show()
 
 
-_sets: WeakSet[MetricSet] = WeakSet()
+_sets: dict[int, ref[MetricSet]] = {}  # no WeakSet: other threads may make one meanwhile
 _held = threading.local()  # two threads may fork at once
 after_fork: WeakSet[Any] = WeakSet()  # observers: each has a `begin_again`
 
 
+def _known() -> list[MetricSet]:
+    return [each for known in list(_sets.values()) if (each := known()) is not None]
+
+
 def _before_fork() -> None:
-    locks = {known.lock for known in list(_sets)}
-    _held.locks = [lock for lock in locks if lock.acquire(timeout=FORK_WAIT_S)]
+    """A signal handler may raise at any step, and Python drops that: so each lock is noted before
+    it is taken.
+    """
+    held: list[Any] = []
+    _held.locks = held
+    for lock in {known.lock for known in _known()}:
+        held.append(lock)
+        lock.acquire(timeout=FORK_WAIT_S)
 
 
 def _after_fork_in_parent() -> None:
-    for lock in _held.locks:
-        lock.release()
+    for lock in getattr(_held, "locks", ()):
+        with suppress(RuntimeError):  # it was not to be had, or is released
+            lock.release()
 
 
 def _after_fork_in_child() -> None:
-    sets = list(_sets)
+    sets = _known()
     # in this order: a set takes its backend's new lock, and observers add their parts to sets
     for known in [*{each.backend for each in sets}, *sets, *after_fork]:
         known.begin_again()
@@ -355,3 +368,5 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=_after_fork_in_parent,
         after_in_child=_after_fork_in_child,
     )
+    # Once more, for what a signal handler's exception may have kept the other from.
+    os.register_at_fork(after_in_parent=_after_fork_in_parent)
