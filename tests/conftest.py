@@ -5,6 +5,7 @@ which are told on a virtual clock.
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -31,6 +32,15 @@ def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluste
 
 settings.register_profile("outlast", deadline=None)  # how long it takes says nothing
 settings.load_profile("outlast")
+
+
+def pytest_configure() -> None:
+    """A shell has SIGINT ignored in what it starts in the background, as `make test` does. What
+    tests start would inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 MARKS = {"tcp": "timed", "engine": "virtual", "sim": "virtual", "wire": "virtual"}  # whole folders
 

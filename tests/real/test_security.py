@@ -83,7 +83,8 @@ class Case:
         self.log = log
         self.secrets = [PASSWORD]
         self.provider = settings.get("sasl_oauth_token_provider")
-        settings.setdefault("ssl_cafile", str(kafka.authority.file))
+        if settings["security_protocol"].endswith("SSL"):
+            settings.setdefault("ssl_cafile", str(kafka.authority.file))
         self.watched = Watched(**{"max_block_ms": MAX_BLOCK_S * 1000, **settings})
 
     def send(self, topic: str = TOPIC, partition: int = 0) -> Any:

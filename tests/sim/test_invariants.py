@@ -37,7 +37,7 @@ def found(seeds, text, wanted=lambda _world: True) -> bool:
 
 
 def test_room_that_a_waiter_never_gives_back_is_found(monkeypatch):
-    monkeypatch.setattr(Intake, "_forget", lambda *_: None)
+    monkeypatch.setattr(Intake, "forget", lambda *_: None)
 
     def small(world):
         return world.keywords["buffer_memory"] == 4000
