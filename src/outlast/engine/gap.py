@@ -41,10 +41,18 @@ _CENSORED = frozenset({GapEnd.ABANDONED, GapEnd.CLOSED, GapEnd.TOPIC_GONE})
 class GapRecorder:
     """The gaps of one producer: at most one open per partition, the last `limit` to look at."""
 
-    __slots__ = ("_ended", "_ended_at", "_next_number", "_open", "_tick_at", "_unix", "_unsettled")
+    __slots__ = (
+        "_ended",
+        "_ended_at",
+        "_next_number",
+        "_open",
+        "_tick_at",
+        "_unix_offset_s",
+        "_unsettled",
+    )
 
     def __init__(self, unix_offset_s: float, limit: int = 1000) -> None:
-        self._unix = unix_offset_s
+        self._unix_offset_s = unix_offset_s
         self._open: dict[TopicPartition, OpenGap] = {}
         self._unsettled: dict[int, OpenGap] = {}  # by number: open ones, and ended without outcome
         self._ended: deque[OpenGap] = deque(maxlen=limit)
@@ -335,7 +343,7 @@ class GapRecorder:
             cause=cause,
             trigger=trigger,
             begin_s=begin_s,
-            begin_unix_s=begin_s + self._unix,
+            begin_unix_s=begin_s + self._unix_offset_s,
             first_signal_s=now,
             last_ack_age_s=None if last_ack_s is None else max(0.0, begin_s - last_ack_s),
             old_leader=leader,

@@ -38,10 +38,10 @@ class _Open:
 class StallRecorder:
     """The stalls of one producer: at most one open per partition, the last `limit` to look at."""
 
-    __slots__ = ("_ended", "_ended_at", "_next_number", "_open", "_tick_at", "_unix")
+    __slots__ = ("_ended", "_ended_at", "_next_number", "_open", "_tick_at", "_unix_offset_s")
 
     def __init__(self, unix_offset_s: float, limit: int = 1000) -> None:
-        self._unix = unix_offset_s
+        self._unix_offset_s = unix_offset_s
         self._open: dict[TopicPartition, _Open] = {}
         self._ended: deque[Stall] = deque(maxlen=limit)
         self._ended_at: dict[TopicPartition, float] = {}
@@ -142,7 +142,7 @@ class StallRecorder:
             lane=stall.lane,
             reason=stall.reason,
             begin_s=stall.begin_s,
-            begin_unix_s=stall.begin_s + self._unix,
+            begin_unix_s=stall.begin_s + self._unix_offset_s,
             duration_s=until_s - stall.begin_s,
             ended_by=ended_by,
         )
