@@ -13,12 +13,16 @@ from prometheus_client import REGISTRY
 from outlast.config import DEFAULT_REGISTRY
 from outlast.engine.messages import ConnectionOpened, Fact, Gap, GapSettled
 from outlast.figures import Figures
+from outlast.io import process
+from outlast.observe import metric_set
 from outlast.observe.log import LogObserver
 from outlast.observe.otel import OtelObserver
 from outlast.observe.otel_metrics import OtelMetricsObserver
 from outlast.observe.prometheus import MULTIPROCESS_NAMES, PrometheusObserver
 
 log = logging.getLogger(__name__)
+
+process.hold_over_forks(metric_set)
 
 
 class Observer(Protocol):

@@ -157,6 +157,26 @@ def test_forks_beside_threads_that_send_wait_and_add_callbacks(
     assert stored.count(b"child") == FORKS
 
 
+def test_a_fork_waits_for_a_callback_and_for_nothing_else(server: ClusterServer) -> None:
+    """What counts metrics is held after the producers: held before them, it would keep the thread
+    that runs the callback from ending what the fork waits for.
+    """
+    topic, inside = new_topic(server), threading.Event()
+
+    def callback(_metadata: object) -> None:
+        inside.set()
+        time.sleep(0.2)  # it takes its time
+
+    with KafkaProducer(
+        bootstrap_servers=server.bootstrap, metrics_registry=CollectorRegistry()
+    ) as producer:
+        producer.send(topic, b"v").add_callback(callback)
+        assert inside.wait(10)
+        begun_s = time.monotonic()
+        assert in_child(lambda: "child") == "child"
+        assert time.monotonic() - begun_s < 0.8
+
+
 class HandledError(Exception):
     """Raised by a signal handler."""
 

@@ -375,6 +375,7 @@ def test_gaps_without_a_span_are_counted_once_for_each_producer() -> None:
 FORKED = """
 import os, signal, sys, threading
 from prometheus_client import CollectorRegistry
+import outlast.observers  # as every producer does: metrics are held over forks then
 from outlast.engine.gap import GapRecorder
 from outlast.engine.messages import Cause, BufferLevel
 from outlast.observe.prometheus import PrometheusObserver

@@ -169,6 +169,7 @@ HELD = """
 import json, os, sys, time
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
+import outlast.observers  # as every producer does: metrics are held over forks then
 from outlast.engine.messages import RecordsSettled
 from outlast.observe import multiprocess
 from outlast.observe.prometheus import PrometheusObserver

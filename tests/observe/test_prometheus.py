@@ -229,6 +229,7 @@ def test_open_connections_are_shown_by_role_for_all_producers_of_a_process() -> 
 FORKED = """
 import os
 from prometheus_client import CollectorRegistry
+import outlast.observers  # as every producer does: metrics are held over forks then
 from outlast.engine.messages import Connection, ConnectionClosed, ConnectionOpened, Role
 from outlast.observe.prometheus import PrometheusObserver
 registry = CollectorRegistry()

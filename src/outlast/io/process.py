@@ -2,7 +2,8 @@
 
 Rules:
 * Producers are known here by weak references only.
-* Before a fork each producer is held for a moment, so that the child finds it between two steps.
+* Before a fork each producer is held for a moment, so that the child finds it between two steps;
+  then what its thread uses while it tells, such as metrics: in the order in which that takes it.
   Where that takes too long (a callback that hangs) the fork goes on without, and so it does where
   a signal handler raises: Python drops what is raised there, but no lock may stay taken.
 * At exit they deliver as long as outcomes come, in all `EXIT_LONGEST_S` at most, and together wait
@@ -40,13 +41,17 @@ class Held(Protocol):
 
 
 class Forking(Protocol):
-    """A driver, as seen from here."""
+    """What threads may be in the midst of when the process forks."""
 
     def hold_for_fork(self, held: list[Held]) -> None:
         """Keep others out. The locks that it takes for that are in `held` before they are taken."""
 
     def become_child(self) -> None:
         """In the child: forget what belongs to the parent."""
+
+
+class Leaving(Forking, Protocol):
+    """A driver, as seen from here."""
 
     def unsettled(self) -> int:
         """How many records have no outcome yet."""
@@ -69,7 +74,7 @@ class _Exit:
     def __repr__(self) -> str:
         return f"<Exit idle={self.idle_s:.1f} s left, {self.lost} records lost>"
 
-    def close(self, driver: Forking) -> None:
+    def close(self, driver: Leaving) -> None:
         """Let it deliver what can be delivered."""
         left = driver.unsettled()
         while left:
@@ -85,13 +90,14 @@ class _Exit:
         driver.close(0)
 
 
-_drivers: dict[int, weakref.ref[Forking]] = {}  # no WeakSet: other threads may begin one meanwhile
+_drivers: dict[int, weakref.ref[Leaving]] = {}  # no WeakSet: other threads may begin one meanwhile
+_used: list[Forking] = []
 _held = threading.local()
 _exit: _Exit | None = None
 _finalized_pid = -1  # of the multiprocessing child that has our finalizer
 
 
-def register(driver: Forking) -> None:
+def register(driver: Leaving) -> None:
     """From now on the driver, started just now, hears of forks and of the exit."""
     global _finalized_pid
     number = id(driver)
@@ -105,11 +111,17 @@ def register(driver: Forking) -> None:
             util.Finalize(None, _close_all, exitpriority=0)
 
 
-def _known() -> list[Forking]:
+def hold_over_forks(used: Forking) -> None:
+    """From now on this is held over forks, too, after the producers, whose threads use it."""
+    if used not in _used:
+        _used.append(used)
+
+
+def _known() -> list[Leaving]:
     return [driver for known in list(_drivers.values()) if (driver := known()) is not None]
 
 
-def close_at_exit(driver: Forking) -> None:
+def close_at_exit(driver: Leaving) -> None:
     """The process ends, and this producer with it."""
     global _exit
     if _exit is None:
@@ -133,8 +145,8 @@ def _close_all() -> None:
 def _before_fork() -> None:
     held: list[Held] = []
     _held.locks = held
-    for driver in _known():
-        driver.hold_for_fork(held)
+    for forking in (*_known(), *_used):
+        forking.hold_for_fork(held)
 
 
 def _after_fork_in_parent() -> None:
@@ -146,15 +158,15 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _exit
     _exit = None
-    for driver in _known():
-        _child(driver)
+    for forking in (*_known(), *_used):
+        _child(forking)
 
 
-def _child(driver: Forking) -> None:
+def _child(forking: Forking) -> None:
     try:
-        driver.become_child()
+        forking.become_child()
     except Exception:
-        log.exception("%r could not be left behind after a fork", driver)
+        log.exception("%r could not be left behind after a fork", forking)
 
 
 if hasattr(os, "register_at_fork"):

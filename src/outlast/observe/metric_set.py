@@ -19,11 +19,9 @@ whose parent's thread was just counting would never get the library's own lock.
 from __future__ import annotations
 
 import math
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
-from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet, ref
@@ -80,7 +78,7 @@ class Backend(ABC):
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # which only its owner can release: see `_before_fork`
+        self.lock = threading.RLock()  # which only its owner can release: see `hold_for_fork`
 
     @abstractmethod
     def child(self, metric: Metric, labels: Labels) -> Any:
@@ -330,7 +328,6 @@ class MetricSet:
 
 
 _sets: dict[int, ref[MetricSet]] = {}  # no WeakSet: other threads may make one meanwhile
-_held = threading.local()  # two threads may fork at once
 after_fork: WeakSet[Any] = WeakSet()  # observers: each has a `begin_again`
 
 
@@ -338,35 +335,16 @@ def _known() -> list[MetricSet]:
     return [each for known in list(_sets.values()) if (each := known()) is not None]
 
 
-def _before_fork() -> None:
-    """A signal handler may raise at any step, and Python drops that: so each lock is noted before
-    it is taken.
-    """
-    held: list[Any] = []
-    _held.locks = held
+def hold_for_fork(held: list[Any]) -> None:
+    """Before a fork (`io.process`): take the locks, each of which is in `held` before."""
     for lock in {known.lock for known in _known()}:
         held.append(lock)
         lock.acquire(timeout=FORK_WAIT_S)
 
 
-def _after_fork_in_parent() -> None:
-    for lock in getattr(_held, "locks", ()):
-        with suppress(RuntimeError):  # it was not to be had, or is released
-            lock.release()
-
-
-def _after_fork_in_child() -> None:
+def become_child() -> None:
+    """After a fork, in the child."""
     sets = _known()
     # in this order: a set takes its backend's new lock, and observers add their parts to sets
     for known in [*{each.backend for each in sets}, *sets, *after_fork]:
         known.begin_again()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )
-    # Once more, for what a signal handler's exception may have kept the other from.
-    os.register_at_fork(after_in_parent=_after_fork_in_parent)
