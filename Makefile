@@ -25,11 +25,12 @@ simulate: $(VENV)/.user ## random failovers on a virtual clock (SEEDS=1:1000 JOB
 	$(BIN)/outlast simulate --seeds $(SEEDS) --jobs $(JOBS)
 
 # Three runs at a time: tests that measure how long things take, or need a real Kafka; and beside them,
-# with lower priorities, those that have time, and those whose time is virtual, which only compute.
+# with lower priorities, those that have time, and those whose time is virtual, which only compute, and
+# in two processes do so with all that the others leave.
 test: lint java prometheus chromium ## lint and all tests, those on a real Kafka and Prometheus included
 	@nice -n 5 $(BIN)/python -m pytest -m "not (timed or real or virtual)" >.beside.log 2>&1 & \
 	beside=$$!; \
-	nice -n 19 $(BIN)/python -m pytest -m virtual --timeout 900 >.virtual.log 2>&1 & \
+	nice -n 19 $(BIN)/python -m pytest -m virtual --timeout 900 --numprocesses 2 --dist loadfile >.virtual.log 2>&1 & \
 	virtual=$$!; \
 	trap 'kill $$beside $$virtual' INT TERM; \
 	$(BIN)/python -m pytest -m "timed or real"; alone=$$?; \
