@@ -58,6 +58,12 @@ class Load:
     value_bytes: int = 0  # values are padded to that many with zeros in front
     tick_s: float = 0.0  # what is due is sent in bursts, that often; 0: each record in its moment
     records_max: int | None = None  # no more than that
+    first_partition: int = 0  # the others follow it: several loads may share a topic
+
+    @property
+    def indexes(self) -> range:
+        """The partitions."""
+        return range(self.first_partition, self.first_partition + self.partitions)
 
     def due(self, begin_s: float) -> int:
         """How many records should have been sent by now."""
@@ -412,8 +418,7 @@ class AioKafka:
         """Its `send` waits for room in its partition's batch: one task for each partition."""
         begin_s = time.monotonic()
         tasks = (
-            self._pace_one(load, ledger, stopping, begin_s, partition)
-            for partition in range(load.partitions)
+            self._pace_one(load, ledger, stopping, begin_s, partition) for partition in load.indexes
         )
         await asyncio.gather(*tasks)
 
@@ -421,6 +426,7 @@ class AioKafka:
         self, load: Load, ledger: Ledger, stopping: Stopping, begin_s: float, partition: int
     ) -> None:
         sent_s = ledger.sent.setdefault(partition, [])
+        place = partition - load.first_partition
 
         def settled(counter: int, future: Any) -> None:
             if (error := future.exception()) is None:
@@ -429,7 +435,7 @@ class AioKafka:
                 _failed(ledger, partition, counter, error)
 
         while not stopping():
-            due = (load.due(begin_s) - partition + load.partitions - 1) // load.partitions
+            due = (load.due(begin_s) - place + load.partitions - 1) // load.partitions
             for counter in range(len(sent_s), due):
                 sent_s.append(time.monotonic())
                 try:
@@ -441,7 +447,7 @@ class AioKafka:
                     _failed(ledger, partition, counter, error)
                 else:
                     future.add_done_callback(lambda told, c=counter: settled(c, told))
-            number = len(sent_s) * load.partitions + partition
+            number = len(sent_s) * load.partitions + place
             await asyncio.sleep(min(load.next_s(begin_s, number), LOOK_S))
 
     def rest(self, seconds: float) -> None:
@@ -470,12 +476,13 @@ def _records(
 def _pace(load: Load, ledger: Ledger, stopping: Stopping, send: Callable[[int, int], None]) -> None:
     """Send all that is due from this one thread, again and again."""
     begin_s, number = time.monotonic(), 0
-    for partition in range(load.partitions):
+    for partition in load.indexes:
         ledger.sent.setdefault(partition, [])
     while not stopping():
         due = load.due(begin_s)
         while number < due and not stopping():
-            counter, partition = divmod(number, load.partitions)
+            counter, place = divmod(number, load.partitions)
+            partition = load.first_partition + place
             ledger.sent[partition].append(time.monotonic())
             try:
                 send(partition, counter)
