@@ -19,14 +19,15 @@ import importlib
 import importlib.metadata
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Protocol
 
 from tests.real.load import Ledger
 
 ANY_PARTITION = -1  # to confluent-kafka
+MANY_RECORDS = 1_000  # to a call of `send_many`, where the scenario does not say
 LOOK_S = 0.1  # how often a load looks whether it is to stop, at least
 
 Stopping = Callable[[], bool]
@@ -95,7 +96,7 @@ class Client(Protocol):
         became of each for those who ask, nobody asks.
         """
 
-    def hold(self, topic: str, values: Sequence[bytes]) -> object:
+    def hold(self, topic: str, values: Iterable[bytes]) -> list[Any]:
         """As `send_all`; returns what an application keeps to learn the outcome of every record."""
 
     def flush(self, timeout_s: float) -> None:
@@ -171,7 +172,7 @@ class KafkaPython:
         for value, key, partition in _records(values, keys, partitions):
             send(topic, value, key, None, partition)
 
-    def hold(self, topic: str, values: Sequence[bytes]) -> object:
+    def hold(self, topic: str, values: Iterable[bytes]) -> list[Any]:
         send = self.producer.send
         return [send(topic, value) for value in values]
 
@@ -228,8 +229,12 @@ class OutlastSendMany(Outlast):
             raise ValueError("send_many() takes one partition for all records")
         self.producer.send_many(topic, values, keys=keys, partition=partitions)
 
-    def hold(self, topic: str, values: Sequence[bytes]) -> object:
-        return self.producer.send_many(topic, values)
+    def hold(self, topic: str, values: Iterable[bytes]) -> list[Any]:
+        many = iter(values)
+        return [
+            self.producer.send_many(topic, [first, *islice(many, MANY_RECORDS - 1)])
+            for first in many
+        ]
 
 
 class OutlastOneLane(Outlast):
@@ -298,7 +303,7 @@ class ConfluentKafka:
                 self.producer.produce(*record)
                 return
 
-    def hold(self, topic: str, values: Sequence[bytes]) -> object:
+    def hold(self, topic: str, values: Iterable[bytes]) -> list[Any]:
         outcomes: list[Any] = []  # it has no futures: a callback tells, in the caller's thread
 
         def delivered(error: Any, message: Any) -> None:
@@ -402,11 +407,12 @@ class AioKafka:
         for value, key, partition in _records(values, keys, partitions):
             await send(topic, value, key, partition)
 
-    def hold(self, topic: str, values: Sequence[bytes]) -> object:
+    def hold(self, topic: str, values: Iterable[bytes]) -> list[Any]:
         async def futures() -> list[Any]:
             return [await self.producer.send(topic, value) for value in values]
 
-        return self._run(futures())
+        held: list[Any] = self._run(futures())
+        return held
 
     def flush(self, timeout_s: float) -> None:
         self._run(asyncio.wait_for(self.producer.flush(), timeout_s))

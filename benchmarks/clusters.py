@@ -1,0 +1,163 @@
+"""The clusters that are written to: a mock in a process of its own, and a real Kafka of one node.
+
+Both give `bootstrap`, make topics, and tell how many records a topic holds. That is asked with
+kafka-python's consumer.
+
+* The mock has three nodes; a fresh one for every run, as it keeps all records in memory. It can be
+  made `mute`: it takes Produce requests and never answers.
+* The real one is started once and has a topic for every run. Beside the usual way there is one
+  through a `Relay`, which makes it long or cuts it off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from benchmarks.relay import Relay, relay
+from tests.real.kafka_cluster import (
+    JVM,
+    Node,
+    RealCluster,
+    bound_to_this_process,
+    free_ports,
+)
+
+REPLICATION_S = (0.0003, 0.0008)  # the mock's followers: not to be the limit
+
+
+def count(bootstrap: str, topic: str) -> int:
+    """How many records the topic holds, told by a consumer that is not ours."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), group_id=None)
+    with contextlib.closing(consumer):
+        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+        return sum(consumer.end_offsets(partitions).values())
+
+
+# --- the mock -------------------------------------------------------------------------------------
+
+
+class Mock:
+    """The measuring process's view of a mock cluster in another process."""
+
+    def __init__(self, pipe: Connection, bootstrap: str) -> None:
+        self._pipe = pipe
+        self.bootstrap = bootstrap
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        self._pipe.send((name, partitions))
+        self._pipe.recv()
+
+    def mute(self) -> None:
+        """Answer no Produce request any more."""
+        self._pipe.send("mute")
+        self._pipe.recv()
+
+
+@contextlib.contextmanager
+def mock(nodes: int = 3) -> Iterator[Mock]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve_mock, args=(theirs, nodes), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield Mock(ours, ours.recv())
+    finally:
+        ours.close()  # it ends when its pipe does
+        process.join(10)
+
+
+def _serve_mock(pipe: Connection, nodes: int) -> None:
+    from outlast.testing.cluster import FAST, MockCluster
+    from outlast.testing.faults import LoseRequest
+    from outlast.testing.server import ClusterServer
+
+    settings = replace(FAST, replication_s=REPLICATION_S, creation_deny_p=0.0)
+    cluster = MockCluster(nodes, settings=settings, rng=random.Random(0))
+    with ClusterServer(cluster) as server:
+        pipe.send(server.bootstrap)
+        with contextlib.suppress(EOFError):
+            while True:
+                command = pipe.recv()
+                if command == "mute":
+                    server.call(lambda core, _now: core.faults.append(LoseRequest(api=0)))
+                else:
+                    server.create_topic(*command)
+                pipe.send("done")
+
+
+# --- the real one ---------------------------------------------------------------------------------
+
+
+class OneKafka(RealCluster):
+    """A real Kafka of one node: broker and controller. `relayed` is its address behind `relay`."""
+
+    __slots__ = ("_inner_port", "_relay_port")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.nodes = {1: self.nodes[1]}
+        self._fourth = self.nodes[1]  # there is none
+        self._inner_port, self._relay_port = free_ports(2)
+
+    @property
+    def relayed(self) -> str:
+        return f"127.0.0.1:{self._relay_port}"
+
+    @property
+    def direct(self) -> str:
+        return ",".join(self.bootstrap)
+
+    def relay(self) -> contextlib.AbstractContextManager[Relay]:
+        """Open the other way to it."""
+        return relay(self._relay_port, self._inner_port)
+
+    def start(self, node_id: int) -> None:
+        """As for tests, but with all of the compiler and more memory: it is not to be the limit."""
+        jvm = [option for option in JVM if not option.startswith(("-Xmx", "-XX:Tiered"))]
+        node = self.nodes[node_id]
+        with node.log.open("ab") as log:
+            node.process = subprocess.Popen(
+                [
+                    *bound_to_this_process(),
+                    "java",
+                    "-Xmx1g",
+                    *jvm,
+                    *self._main("kafka.Kafka", node),
+                ],
+                cwd=node.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _properties(self, node: Node) -> str:
+        lines = super()._properties(node).splitlines()
+        more = {
+            "listeners": f",RELAYED://127.0.0.1:{self._inner_port}",
+            "advertised.listeners": f",RELAYED://{self.relayed}",
+            "listener.security.protocol.map": ",RELAYED:PLAINTEXT",
+        }
+        lines = [line + more.get(line.partition("=")[0], "") for line in lines]
+        return "\n".join([*lines, "log.segment.delete.delay.ms=1000", ""])
+
+
+@contextlib.contextmanager
+def one_kafka() -> Iterator[OneKafka]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        cluster = OneKafka(Path(folder) / "kafka")
+        try:
+            cluster.open()
+            yield cluster
+        finally:
+            cluster.close()
