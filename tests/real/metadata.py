@@ -142,6 +142,7 @@ class Watch:
     topic: str
     addresses: Mapping[int, tuple[str, int]]
     pause_s: float = 0.01  # between an answer and the next question to the same node
+    min_isr: int = 0  # a leader with fewer replicas in sync does not count: nobody may write to it
     _seen: dict[int, dict[int, LeaderSeen]] = field(default_factory=dict)  # partition → epoch
     _shrunk: dict[tuple[int, int], float] = field(default_factory=dict)  # (partition, node)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -205,7 +206,8 @@ class Watch:
         with self._changed:
             for index, p in view.partitions.items():
                 epochs = self._seen.setdefault(index, {})
-                if p.leader >= 0 and p.leader_epoch not in epochs:
+                usable = p.leader >= 0 and len(p.isr) >= self.min_isr
+                if usable and p.leader_epoch not in epochs:
                     epochs[p.leader_epoch] = LeaderSeen(now, p.leader, p.leader_epoch)
                     self._changed.notify_all()
                 for replica in set(p.replicas) - set(p.isr):
