@@ -13,6 +13,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 Headers = list[tuple[str, bytes]]
 
+OVERHEAD_BYTES = 61 + 21 + 11  # of a batch's header, a record, and varints of key and value
 _MAX_TIMESTAMP_MS = 2**63 - 1
 
 

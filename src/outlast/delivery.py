@@ -166,18 +166,18 @@ class Delivery:
         cls,
         topic_partition: TopicPartition,
         failure: Failure,
-        record: Record,
+        records: list[Record],
         hearing: Hearing,
     ) -> Delivery:
-        """The delivery of one record that failed before it could join a batch."""
+        """The delivery of records that failed before they could join a batch."""
         from outlast.engine.batch import Result  # it is there: who refuses has an engine
 
         delivery = cls(hearing)
-        piece = Piece(0, 1, topic_partition, Result(failure=failure))
+        piece = Piece(0, len(records), topic_partition, Result(failure=failure))
         piece.told = True
         delivery._pieces = (piece,)
         if hearing.on_undelivered is not None:
-            _give_back([record], piece, hearing.on_undelivered)
+            _give_back(records, piece, hearing.on_undelivered)
         return delivery
 
     def __repr__(self) -> str:

@@ -90,6 +90,7 @@ class DeliveryError(OutlastError):
 # What kafka-python raises where no broker gave an error code.
 _CLASS_OF_KIND: dict[str, type[Exception]] = {
     "delivery_timeout": kafka_errors.KafkaTimeoutError,
+    "blocked": kafka_errors.KafkaTimeoutError,
     "closed": kafka_errors.IllegalStateError,
     "forked": kafka_errors.IllegalStateError,
     "retries": kafka_errors.KafkaConnectionError,
@@ -106,6 +107,16 @@ def error_for(failure: Failure, topic_partition: TopicPartition) -> DeliveryErro
     else:
         base = _class_of_code(failure.error_code)
     return _delivery_class(base)(failure, topic_partition)
+
+
+def never_sent(error: Exception) -> Failure:
+    """The failure of a record that was not taken because of this."""
+    from outlast.engine.outcomes import Failure, Outcome
+
+    kinds = {"blocked": BlockedError, "closed": ClosedError, "refused": Exception}
+    kind = next(name for name, cls in kinds.items() if isinstance(error, cls))
+    code = error.errno if isinstance(error, kafka_errors.BrokerResponseError) else None
+    return Failure(kind, code, str(error), Outcome.NEVER_SENT)
 
 
 @functools.cache

@@ -356,7 +356,7 @@ def start(
     partition.window.next_sequence = sequence
     world = World(partition, [], Broker(first_any), allowed)
     for number in range(batches + acknowledged):
-        batch = partition.queue.append(0, None, b"v", (), joins=False, now=float(number))
+        batch = partition.queue.append(0, None, b"v", (), None, float(number))
         partition.queue.end_linger()
         world.batches.append(batch)
         if number == 0 and acknowledged:

@@ -189,7 +189,9 @@ class TestResults:
                 misuse()
 
     def test_refused_before_it_joined_a_batch(self) -> None:
-        future = DeliveryFuture(Delivery.refused(TP, TOO_LARGE, RECORD, Hearing()), 0, 1, -1, 5, -1)
+        future = DeliveryFuture(
+            Delivery.refused(TP, TOO_LARGE, [RECORD], Hearing()), 0, 1, -1, 5, -1
+        )
         assert future.is_done
         with pytest.raises(kafka.errors.MessageSizeTooLargeError):
             future.get(0)
@@ -346,7 +348,7 @@ class TestCallbacks:
         good.chain(follower)
         delivery.settle(settled(1, Result(base_offset=1)))
         assert follower.value == good.value
-        bad = DeliveryFuture(Delivery.refused(TP, CLOSED, RECORD, Hearing()), 0, 1, -1, 5, -1)
+        bad = DeliveryFuture(Delivery.refused(TP, CLOSED, [RECORD], Hearing()), 0, 1, -1, 5, -1)
         follower = Future()
         bad.chain(follower)
         assert follower.exception is bad.exception
@@ -463,7 +465,7 @@ class TestUndelivered:
     def test_a_refused_record_comes_back_at_once(self) -> None:
         back: list[Undelivered] = []
         delivery = Delivery.refused(
-            TopicPartition("t", None), TOO_LARGE, RECORD, Hearing(back.append)
+            TopicPartition("t", None), TOO_LARGE, [RECORD], Hearing(back.append)
         )
         future = DeliveryFuture(delivery, 0, 1, -1, 5, -1)
         (record,) = back

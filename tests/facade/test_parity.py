@@ -307,6 +307,7 @@ class TestTheSameCalls:
 
 # What shows a row of the table of behaviour: how the row begins → the test.
 SHOWN = {
+    "many records": "facade/test_send_many.py::test_it_costs_a_fraction_of_as_many_sends",
     "the constructor waits": "facade/test_end_to_end.py::"
     "test_constructor_returns_at_once_and_send_names_the_addresses",
     "memory is not bounded": "facade/test_memory.py::test_growth_is_bounded_and_send_blocks",

@@ -81,6 +81,9 @@ class Engine:
         self.attention = True
         return list(self._unsettled)
 
+    def untaken(self) -> list[Batch]:
+        return list(self._settled)
+
     def close(self, now: float, *, fail_rest: bool) -> None:
         self.settle(fail=True)
 

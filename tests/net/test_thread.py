@@ -351,6 +351,30 @@ def test_flush_waits_for_callbacks_too(
     assert time.monotonic() - begun_s < 10  # and does not linger
 
 
+def test_flush_waits_for_a_callback_that_runs_and_for_those_behind_it(
+    drivers: Callable[..., Driver],
+) -> None:
+    """They have their outcomes already, so that nothing is unsettled any more."""
+    driver, engine = with_engine(drivers)
+    running, go_on = threading.Event(), threading.Event()
+    told: list[int] = []
+
+    def callback(number: int) -> None:
+        running.set()
+        assert go_on.wait(20)
+        told.append(number)
+
+    for number in range(3):
+        put(driver).add_callback(lambda _, number=number: callback(number))
+    driver.ask(lambda *_: engine.settle())
+    assert running.wait(10)
+    with pytest.raises(BlockedError):
+        driver.flush(0.05)
+    go_on.set()
+    driver.flush(10)
+    assert told == [0, 1, 2]
+
+
 def test_flush_that_takes_too_long(drivers: Callable[..., Driver]) -> None:
     driver, _ = with_engine(drivers)
     futures = [put(driver) for _ in range(20)]

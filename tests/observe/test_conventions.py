@@ -56,6 +56,7 @@ def test_constants_are_the_published_ones() -> None:
         attributes.SYSTEM: messaging_attributes.MESSAGING_SYSTEM,
         attributes.OPERATION_NAME: messaging_attributes.MESSAGING_OPERATION_NAME,
         attributes.OPERATION_TYPE: messaging_attributes.MESSAGING_OPERATION_TYPE,
+        attributes.BATCH_COUNT: messaging_attributes.MESSAGING_BATCH_MESSAGE_COUNT,
         attributes.DESTINATION: messaging_attributes.MESSAGING_DESTINATION_NAME,
         attributes.PARTITION: messaging_attributes.MESSAGING_DESTINATION_PARTITION_ID,
         attributes.CLIENT_ID: messaging_attributes.MESSAGING_CLIENT_ID,

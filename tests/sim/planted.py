@@ -284,7 +284,7 @@ WAYS = (
     Mutant(
         "a batch takes records for ever",
         "Rule 10: none joins half a second after the first, or it would fail so much early.",
-        edit("queue.Queue.takes", "now - batch.created_s <= self.batch_age_s", "True"),
+        edit("queue.Queue.joined", "now - batch.created_s <= self.batch_age_s", "True"),
         unit("test_rule_10_a_batch_takes_no_record_half_a_second_younger_than_its_first"),
     ),
     Mutant(

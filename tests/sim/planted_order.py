@@ -87,7 +87,7 @@ ORDER = (
     Mutant(
         "batch not frozen",
         "Rule 1: a closed batch, whose bytes are being compressed, takes another record.",
-        edit("queue.Queue.takes", "not batch.closed\n        and ", ""),
+        edit("queue.Queue.joined", "not batch.closed\n        and ", ""),
         unit("test_a_closed_batch_takes_no_record"),
     ),
     Mutant(

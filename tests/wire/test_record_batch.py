@@ -67,7 +67,6 @@ def test_a_batch_reads_back(codec_bits, batch):
         for index, (timestamp_ms, key, value, record_headers) in enumerate(batch)
     ]
     assert builder.count == len(batch)
-    assert [builder.timestamp_ms(i) for i in range(builder.count)] == [r[0] for r in batch]
 
 
 def test_more_records_than_the_varint_table_has_entries():
@@ -77,16 +76,15 @@ def test_more_records_than_the_varint_table_has_entries():
 
 
 @given(batch=records)
-def test_append_tells_what_it_added_and_never_more_than_the_bound(batch):
+def test_a_record_never_adds_more_than_the_bound(batch):
     builder = RecordBatchBuilder()
-    size = HEADER_BYTES
     for record in batch:
-        added = builder.append(*record)
-        size += added
+        before = builder.size_bytes
+        builder.append(*record)
+        added = builder.size_bytes - before
         bound = record_bytes_max(*record[1:])
         assert added <= bound <= added + 29 + 8 * len(record[3])
-        assert builder.size_bytes == size
-    assert len(builder.seal(0)) == size == builder.size_bytes
+    assert len(builder.seal(0)) == builder.size_bytes
 
 
 @pytest.mark.parametrize("codec_bits", CODECS.values(), ids=CODECS.keys())

@@ -27,12 +27,12 @@ class _Wish:
 class Accumulator:
     """Counts the bytes of all unsettled records of a producer."""
 
-    __slots__ = ("_granted", "_shares", "_waiting", "limit_bytes", "taken_bytes", "used_bytes")
+    __slots__ = ("_granted", "_refunded_bytes", "_shares", "_waiting", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int, shares: Shares) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0  # charges and reservations
-        self.taken_bytes = 0  # all charges ever: how fast records come
+        self._refunded_bytes = 0  # all refunds ever
         self._shares = shares
         self._waiting: dict[int, _Wish] = {}  # by ticket, oldest first
         self._granted: dict[int, _Wish] = {}  # by ticket: reserved
@@ -45,14 +45,16 @@ class Accumulator:
 
     def charge(self, tp: TopicPartition, size_bytes: int, ticket: int = 0) -> bool:
         """Take room for one record, with or without a ticket. False: nothing was taken."""
-        used_bytes = self.used_bytes + size_bytes
-        if not (ticket or self._waiting) and 2 * used_bytes <= self.limit_bytes:
-            # no more than is free, whoever holds it: nothing else to ask
-            self.used_bytes = used_bytes
-            self.taken_bytes += size_bytes
-            if self._shares.anybody:
-                self._shares.took(tp, size_bytes)
-            return True
+        if not (ticket or self._waiting):
+            used_bytes = self.used_bytes + size_bytes
+            if not self._shares.anybody:
+                if used_bytes <= self.limit_bytes:
+                    self.used_bytes = used_bytes
+                    return True
+            elif 2 * used_bytes <= self.limit_bytes:
+                # no more than is free, whoever holds it: nothing else to ask
+                self._take(tp, size_bytes)
+                return True
         free_bytes = self.limit_bytes - self.used_bytes
         if ticket and ticket in self._granted:
             return self._charge_reserved(tp, size_bytes, ticket)
@@ -62,6 +64,13 @@ class Accumulator:
             return False
         self._take(tp, size_bytes)
         return True
+
+    def ample_bytes(self) -> int:
+        """What anybody may take without a question (see `charge`); 0 or less: nothing."""
+        if self._waiting:
+            return 0
+        limit_bytes = self.limit_bytes // 2 if self._shares.anybody else self.limit_bytes
+        return limit_bytes - self.used_bytes
 
     def _charge_reserved(self, tp: TopicPartition, size_bytes: int, ticket: int) -> bool:
         """Take what was set aside. A keyless record may have another partition by now, and the
@@ -78,7 +87,6 @@ class Accumulator:
 
     def _take(self, tp: TopicPartition, size_bytes: int) -> None:
         self.used_bytes += size_bytes
-        self.taken_bytes += size_bytes
         self._shares.took(tp, size_bytes)
 
     def _give_back(self, ticket: int) -> None:
@@ -123,6 +131,7 @@ class Accumulator:
     def refund(self, tp: TopicPartition, size_bytes: int) -> list[int]:
         """Give settled records' room back; returns the tickets that are granted room now."""
         self.used_bytes -= size_bytes
+        self._refunded_bytes += size_bytes
         self._shares.took(tp, -size_bytes)
         assert self.used_bytes >= 0
         return self.grant()
@@ -153,6 +162,12 @@ class Accumulator:
         for ticket in granted:
             del self._waiting[ticket]
         return granted
+
+    @property
+    def taken_bytes(self) -> int:
+        """All charges ever: how fast records come."""
+        reserved_bytes = sum(wish.size_bytes for wish in self._granted.values())
+        return self._refunded_bytes + self.used_bytes - reserved_bytes
 
     @property
     def anybody_waits(self) -> bool:

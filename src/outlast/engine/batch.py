@@ -183,12 +183,6 @@ class Batch:
         self.data = data
         self.builder = None
 
-    def timestamp_ms(self, index: int) -> int:
-        """The timestamp that the record was given."""
-        if self.builder is not None:
-            return self.builder.timestamp_ms(index)
-        return self.records()[index].timestamp_ms
-
     def records(self) -> list[Record]:
         """The records, decoded back from the bytes. No record joins any more."""
         if self.data is None:  # it was never sent

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import final
 
 from kafka.errors import MessageSizeTooLargeError
 
@@ -18,13 +19,15 @@ from outlast.engine.batch import Batch
 from outlast.engine.hub import Hub
 from outlast.engine.messages import Granted
 from outlast.engine.partitioner import keyed_partition
-from outlast.engine.record_batch import Headers, record_bytes_max
+from outlast.engine.queue import Run
+from outlast.engine.record_batch import RECORD_BYTES_MAX, Headers, headers_bytes_max
 
 RECORD_OVERHEAD_BYTES = 120  # of a record's future and slot
 BATCH_OVERHEAD_BYTES = 700  # of a batch's own objects and header
 TOPIC_FORBIDDEN = frozenset({17, 29})  # invalid name, not authorized: waiting does not help
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Nothing was taken: wait for `Granted(ticket)`, then ask again with the ticket."""
@@ -33,6 +36,23 @@ class Waiting:
     reason: str  # 'metadata', 'memory', or 'share': room, but not for a partition that is held up
     error: int = 0  # the topic's last metadata error
     final: bool = False  # waiting does not help: fail the record with `error`
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Records that are in a batch: so many, from this index among its records on."""
+
+    batch: Batch
+    first: int
+    count: int
+
+
+class _RefusedError(Exception):
+    """The record will not be had, and nothing was begun."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Intake:
@@ -67,87 +87,118 @@ class Intake:
             MessageSizeTooLargeError: the record alone is larger than the whole buffer.
         """
         try:
-            got = self._append(topic, partition, key, value, headers, timestamp_ms, now, ticket)
+            hub = self._hub
+            partitions = hub.metadata.partitions(topic)
+            if partitions is None:
+                return self._wait_for_topic(topic, now, ticket)
+            size_bytes = RECORD_BYTES_MAX  # as `record_bytes_max`, without its call
+            if key is not None:
+                size_bytes += len(key)
+            if value is not None:
+                size_bytes += len(value)
+            size_bytes += headers_bytes_max(headers) if headers else 0
+            anywhere = partition is None and key is None
+            if partition is None:
+                if key is None:
+                    free = hub.shares.free(topic, partitions) if hub.shares.anybody else partitions
+                    partition = hub.sticky.choose(topic, free, size_bytes)
+                else:
+                    partition = keyed_partition(key, partitions)
+            tp = (topic, partition)
+            charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
+            place = hub.partitions.get(tp)
+            joins = None if place is None else place.queue.joined(size_bytes, now)
+            if place is None or joins is None:
+                if partition not in partitions:  # also if the topic was created again without it
+                    return self._wait_for_partition(topic, partition, partitions, now, ticket)
+                place = place or hub.new_partition(tp, now)
+                charge_bytes += BATCH_OVERHEAD_BYTES
+            if not hub.accumulator.charge(tp, charge_bytes, ticket):
+                if joins is not None:  # it may be sealed by then: ask for room for another
+                    charge_bytes += BATCH_OVERHEAD_BYTES
+                return self._wait_for_room(tp, charge_bytes, ticket, anywhere=anywhere)
+            if ticket:
+                self._keyless.discard(ticket)
+                hub.grant(hub.accumulator.grant())  # it may have taken less than was kept
+            batch = place.queue.append(timestamp_ms, key, value, headers, joins, now)
+            batch.charge_bytes += charge_bytes
+            if joins is None:
+                hub.busy[tp] = place
+                self.attention = True
+                hub.metadata.interest(topic, now)
+                hub.meet_gap(batch)
+            if batch.closed:
+                self._batch_is_full(batch)
+            return batch
+        except _RefusedError as refused:
+            self.forget(ticket)
+            raise refused.error from None
         except BaseException:
             # Also a signal handler's, which may come anywhere: between the charge and the record.
             self._hub.recount()
             self.forget(ticket)  # nobody will ask with it again
             self.attention = True
             raise
-        if type(got) is Batch:
-            return got
-        if isinstance(got, Exception):
-            self.forget(ticket)
-            raise got
-        if isinstance(got, Waiting) and got.final:
-            self.forget(ticket)
-        return got
 
-    def _append(
-        self,
-        topic: str,
-        partition: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        timestamp_ms: int,
-        now: float,
-        ticket: int,
-    ) -> Batch | Waiting | Exception:
-        """As `append`; but what it refuses comes back and is not raised: then nothing was begun."""
-        partitions = self._hub.metadata.partitions(topic)
-        if partitions is None:
-            return self._wait_for_topic(topic, now, ticket)
-        size_bytes = record_bytes_max(key, value, headers)
-        anywhere = partition is None and key is None
-        if partition is None:
-            if key is None:
-                free = self._hub.shares.free(topic, partitions)
-                partition = self._hub.sticky.choose(topic, free, size_bytes)
-            else:
-                partition = keyed_partition(key, partitions)
-        tp = (topic, partition)
-        place = self._hub.partitions.get(tp)
-        if place is None:
-            if partition not in partitions:
-                return self._wait_for_partition(topic, partition, partitions, now, ticket)
-            place = self._hub.new_partition(tp, now)
-        charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
-        joins = place.queue.takes(size_bytes, now)
-        if not joins:
-            if partition not in partitions:  # the topic was created again without it
-                return self._wait_for_partition(topic, partition, partitions, now, ticket)
-            charge_bytes += BATCH_OVERHEAD_BYTES
-        if not self._hub.accumulator.charge(tp, charge_bytes, ticket):
-            # what it joins now may be sealed by then: ask for room for a batch of its own
-            charge_bytes += BATCH_OVERHEAD_BYTES * joins
-            return self._wait_for_room(tp, charge_bytes, ticket, anywhere=anywhere)
-        if ticket:
-            self._keyless.discard(ticket)
-            self._hub.grant(self._hub.accumulator.grant())  # it may have taken less than was kept
-        batch = place.queue.append(timestamp_ms, key, value, headers, joins=joins, now=now)
+    def append_run(self, run: Run, begin: int, now: float, ticket: int = 0) -> Taken | Waiting:
+        """Take the record at `begin` as `append` does, and with it those that follow, in one pass:
+        as many as join the same batch and nobody need be asked about.
+
+        Raises: as `append`.
+        """
+        key, value = run.key(begin), run.values[begin]
+        batch = self.append(
+            run.topic, run.partition, key, value, run.headers, run.timestamp_ms, now, ticket
+        )
+        if isinstance(batch, Waiting):
+            return batch
+        first = batch.count - 1
+        if not batch.closed and (run.partition is not None or run.keys is None):
+            try:
+                self._extend(batch, run, begin + 1)
+            except BaseException:  # a signal handler's
+                self._hub.recount()
+                self.attention = True
+                raise
+        return Taken(batch, first, batch.count - first)
+
+    def _extend(self, batch: Batch, run: Run, begin: int) -> None:
+        """Let the batch that took the last record have more of the run."""
+        hub, tp = self._hub, batch.tp
+        queue, sticks = hub.partitions[tp].queue, run.partition is None
+        assert batch.builder is not None
+        room_bytes = queue.batch_bytes - batch.builder.size_bytes
+        if sticks:
+            room_bytes = min(room_bytes, hub.sticky.turn_left_bytes(run.topic))
+        ample_bytes = hub.accumulator.ample_bytes()
+        end = run.fitting(begin, room_bytes, ample_bytes, RECORD_OVERHEAD_BYTES)
+        size_bytes = run.bytes_max(begin, end)
+        charge_bytes = size_bytes + (end - begin) * RECORD_OVERHEAD_BYTES
+        if end == begin or not hub.accumulator.charge(tp, charge_bytes):
+            return
         batch.charge_bytes += charge_bytes
-        if batch.count == 1:
-            self._hub.busy[tp] = place
-            self.attention = True
-            self._hub.metadata.interest(topic, now)
-            self._hub.meet_gap(batch)
+        queue.extend(batch, run, begin, end)
+        if sticks:
+            hub.sticky.gave(run.topic, size_bytes)
         if batch.closed:
-            self.attention = True
-            if self._hub.settings.compression:
-                self._hub.compress(batch)
-            self._hub.sticky.batch_left(topic, partition)
-        return batch
+            self._batch_is_full(batch)
+
+    def _batch_is_full(self, batch: Batch) -> None:
+        self.attention = True
+        if self._hub.settings.compression:
+            self._hub.compress(batch)
+        self._hub.sticky.batch_left(*batch.tp)
 
     def _wait_for_room(
         self, tp: tuple[str, int], charge_bytes: int, ticket: int, *, anywhere: bool
-    ) -> Waiting | Exception:
+    ) -> Waiting:
         if charge_bytes > self._hub.accumulator.limit_bytes:
-            too_large: Exception = MessageSizeTooLargeError(
-                f"The record takes {charge_bytes} bytes of the send buffer, more than all of it: "
-                f"buffer_memory is {self._hub.accumulator.limit_bytes}; make it larger"
+            raise _RefusedError(
+                MessageSizeTooLargeError(
+                    f"The record takes {charge_bytes} bytes of the send buffer, more than all of "
+                    f"it: buffer_memory is {self._hub.accumulator.limit_bytes}; make it larger"
+                )
             )
-            return too_large
         ticket = ticket or self._ticket()
         self._hub.accumulator.wait(tp, ticket, charge_bytes)
         self._hub.grant(self._hub.accumulator.grant())  # what was kept for it, if it was too little
@@ -163,6 +214,7 @@ class Intake:
         ticket = ticket or self._ticket()
         error = self._hub.metadata.topic_error(topic)
         if error in TOPIC_FORBIDDEN and granted:
+            self.forget(ticket)
             return Waiting(ticket, "metadata", error, final=True)
         if self._hub.metadata.interest(topic, now):
             self._hub.seen_again(topic, now)
@@ -173,12 +225,14 @@ class Intake:
 
     def _wait_for_partition(
         self, topic: str, partition: int, partitions: Collection[int], now: float, ticket: int
-    ) -> Waiting | Exception:
+    ) -> Waiting:
         """An unknown partition may be a new one: one fresh look before it is refused."""
         if ticket:
-            return ValueError(
-                f"Unrecognized partition: {partition} of topic {topic!r}, "
-                f"which has {len(partitions)}: 0 to {len(partitions) - 1}"
+            raise _RefusedError(
+                ValueError(
+                    f"Unrecognized partition: {partition} of topic {topic!r}, "
+                    f"which has {len(partitions)}: 0 to {len(partitions) - 1}"
+                )
             )
         ticket = self._ticket()
         self._waiters.setdefault(topic, {})[ticket] = now

@@ -93,6 +93,15 @@ class StickyPartitioner:
         sticky.turn_bytes += record_bytes
         return sticky.partition
 
+    def turn_left_bytes(self, topic: str) -> int:
+        """What the topic's present partition may get before another is drawn."""
+        sticky = self._topics[topic]
+        return 0 if sticky.over else self._batch_bytes - sticky.turn_bytes
+
+    def gave(self, topic: str, size_bytes: int) -> None:
+        """So much more went to the topic's present partition."""
+        self._topics[topic].turn_bytes += size_bytes
+
     def batch_left(self, topic: str, partition: int) -> None:
         """A batch of this partition was closed or sent: the next record begins elsewhere."""
         sticky = self._topics.get(topic)

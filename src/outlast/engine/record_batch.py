@@ -19,8 +19,7 @@ Rules of this file:
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kafka import codec
@@ -43,7 +42,13 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def _encode_varint(value: int) -> bytes:
-    """A signed integer of up to 64 bits as a zigzag varint."""
+    """A signed integer as a zigzag varint.
+
+    Raises:
+        OverflowError: it does not fit into 64 bits.
+    """
+    if not -1 << 63 <= value < 1 << 63:
+        raise OverflowError(f"{value} does not fit into 64 bits")
     rest = (value << 1) ^ (value >> 63)
     encoded = bytearray()
     while rest > 0x7F:
@@ -72,13 +77,12 @@ class RecordBatchBuilder:
             value when the batch is sealed.
     """
 
-    __slots__ = ("_base_ms", "_buffer", "_deltas", "_max_ms", "count", "size_bytes")
+    __slots__ = ("_base_ms", "_buffer", "_max_ms", "count", "size_bytes")
 
     def __init__(self) -> None:
         self._buffer: bytearray | None = bytearray(HEADER_BYTES)
         self._base_ms = 0
         self._max_ms = 0
-        self._deltas: array[int] | None = None  # none while all timestamps are equal
         self.count = 0
         self.size_bytes = HEADER_BYTES
 
@@ -88,8 +92,8 @@ class RecordBatchBuilder:
 
     def append(
         self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> int:
-        """Add a record and return the bytes that it added.
+    ) -> None:
+        """Add a record.
 
         Raises:
             OverflowError: the timestamp is not within 64 bits of the batch's first one.
@@ -100,11 +104,7 @@ class RecordBatchBuilder:
         index = self.count
         if index == 0:
             self._base_ms = self._max_ms = timestamp_ms
-            delta = 0
-        else:
-            delta = timestamp_ms - self._base_ms
-            if delta or self._deltas is not None:
-                self._note_timestamp(timestamp_ms, delta)
+        delta = timestamp_ms - self._base_ms
         varints = _VARINTS
         body = b"".join(
             (
@@ -118,26 +118,62 @@ class RecordBatchBuilder:
                 _encode_headers(headers) if headers else _NO_HEADERS,
             )
         )
+        if timestamp_ms > self._max_ms:
+            self._max_ms = timestamp_ms
         size = len(body)
         buffer += varints[size] if size < _TABLE_SIZE else _encode_varint(size)
         buffer += body
-        before, self.size_bytes = self.size_bytes, len(buffer)
+        self.size_bytes = len(buffer)
         self.count = index + 1
-        return self.size_bytes - before
+
+    def extend(
+        self,
+        timestamp_ms: int,
+        keys: Iterable[bytes | None],
+        values: Iterable[bytes | None],
+        headers: Headers,
+    ) -> None:
+        """Add records of one time and with the same headers: byte for byte what `append` makes,
+        but what stands around keys and values is made once for all that are as long as the last.
+
+        Raises:
+            OverflowError: as `append`; nothing was added.
+        """
+        buffer = self._buffer
+        assert buffer is not None, "a sealed batch takes no record"
+        if self.count == 0:
+            self._base_ms = self._max_ms = timestamp_ms
+        begin = b"\x00" + _varint(timestamp_ms - self._base_ms)
+        end = _encode_headers(headers) if headers else _NO_HEADERS
+        fixed_size = len(begin) + len(end)
+        key_size = value_size = offset_size = -2  # of the last record
+        lead = key_head = value_head = b""
+        parts: list[bytes] = []
+        index = self.count
+        for key, value in zip(keys, values, strict=False):
+            offset = _VARINTS[index] if index < _TABLE_SIZE else _encode_varint(index)
+            index += 1
+            k = -1 if key is None else len(key)
+            v = -1 if value is None else len(value)
+            if k != key_size or v != value_size or len(offset) != offset_size:
+                key_size, value_size, offset_size = k, v, len(offset)
+                key_head, value_head = _varint(k), _varint(v)
+                size = fixed_size + offset_size + len(key_head) + len(value_head)
+                lead = _varint(size + max(k, 0) + max(v, 0)) + begin
+            parts += (lead, offset, key_head, key or b"", value_head, value or b"", end)
+        if timestamp_ms > self._max_ms:
+            self._max_ms = timestamp_ms
+        buffer += b"".join(parts)
+        self.size_bytes = len(buffer)
+        self.count = index
 
     def mend(self) -> None:
-        """Take away what an `append` that was cut off has left behind."""
+        """Take away what an `append` that was cut off has left behind. It may leave the batch's
+        newest time a record too late, which nobody can tell from a record that was sent.
+        """
         buffer = self._buffer
-        if buffer is not None and len(buffer) > self.size_bytes:
+        if buffer is not None:
             del buffer[self.size_bytes :]
-        if self._deltas is not None:
-            del self._deltas[self.count :]
-            self._max_ms = self._base_ms + max(self._deltas, default=0)
-
-    def timestamp_ms(self, index: int) -> int:
-        """The timestamp of one record; also after the batch was sealed."""
-        assert 0 <= index < self.count
-        return self._base_ms if self._deltas is None else self._base_ms + self._deltas[index]
 
     def seal(self, codec_bits: int) -> bytearray:
         """End the batch and return its bytes, without a producer id (see `stamp`).
@@ -182,13 +218,6 @@ class RecordBatchBuilder:
         self._buffer = None
         return batch
 
-    def _note_timestamp(self, timestamp_ms: int, delta: int) -> None:
-        if self._deltas is None:
-            self._deltas = array("q", bytes(8 * self.count))
-        self._deltas.append(delta)
-        if timestamp_ms > self._max_ms:
-            self._max_ms = timestamp_ms
-
 
 def _encode_headers(headers: Headers) -> bytes:
     parts = [_varint(len(headers))]
@@ -228,15 +257,20 @@ def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence
     _write_crc(batch)
 
 
+# beside key and value: 1, and varints: length, time, offset, key, value, headers
+RECORD_BYTES_MAX = 1 + 5 + 10 + 5 + 5 + 5 + 5
+
+
 def record_bytes_max(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     """The most that `append` can add for this record. At most 29 B too many without headers,
     8 B more for each header.
     """
-    size = 36  # varints: length, time, offset, key, value, headers: 5 + 10 + 5 + 5 + 5 + 5; and 1
-    if key is not None:
-        size += len(key)
-    if value is not None:
-        size += len(value)
+    return RECORD_BYTES_MAX + len(key or b"") + len(value or b"") + headers_bytes_max(headers)
+
+
+def headers_bytes_max(headers: Headers) -> int:
+    """The headers' part of it."""
+    size = 0
     for name, content in headers:
         size += 10 + (len(name) if name.isascii() else len(name.encode()))
         if content is not None:

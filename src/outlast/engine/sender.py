@@ -37,6 +37,7 @@ from outlast.engine.messages import (
     Outbox,
     Outcome,
     Role,
+    Settled,
     Stall,
     Throttled,
     TopicGone,
@@ -81,6 +82,7 @@ class Sender:
         self._advanced_s = now
         # the application's side, where every call layer would be paid for each record
         self.append = self._intake.append
+        self.append_run = self._intake.append_run
         self.partitions_for = self._intake.partitions_for
         self.keep_waiting = self._intake.keep_waiting
         self.forget = self._intake.forget
@@ -107,6 +109,10 @@ class Sender:
             place.queue.end_linger()
             unsettled += place.unsettled()
         return unsettled
+
+    def untaken(self) -> list[Batch]:
+        """Settled batches that are in the next `take`."""
+        return [done.batch for done in self._hub.out.completions if isinstance(done, Settled)]
 
     def close(self, now: float, *, fail_rest: bool) -> None:
         """Take no more time for lingering; with `fail_rest`, settle everything now."""
@@ -272,7 +278,7 @@ class Sender:
     def begins_batch(self, topic: str, partition: int, size_bytes: int, now: float) -> bool:
         """Whether a record of this size would be the first of a batch there."""
         place = self._hub.partitions.get((topic, partition))
-        return place is None or not place.queue.takes(size_bytes, now)
+        return place is None or place.queue.joined(size_bytes, now) is None
 
     def inspected(self, connection: Connection, retransmits: int, now: float) -> None:
         """What the kernel says of a connection that was silent: segments sent again and again."""

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from kafka import errors as kafka_errors
 
 from outlast.engine.batch import Batch
+from outlast.engine.intake import Taken
 from outlast.engine.messages import Gap
+from outlast.engine.queue import Run
 from outlast.engine.sender import Sender, Waiting
 from outlast.errors import BlockedError, ClosedError
 from outlast.io.flag import Flag
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+def _as_it_is(got: T) -> T:
+    return got
+
 
 _ADVICE = {
     kafka_errors.TopicAuthorizationFailedError: ": the cluster's access lists must allow this user "
@@ -106,7 +113,7 @@ class Entrance:
                     self._make_ready()
                 sender = self._sender
                 batch = sender.append(topic, partition, key, value, headers, timestamp_ms, now)
-                if not isinstance(batch, Waiting):
+                if type(batch) is not Waiting:
                     if batch.delivery is None:
                         batch.delivery = self._new_delivery(batch)
                     index = batch.count - 1
@@ -135,46 +142,84 @@ class Entrance:
             batch.delivery = self._new_delivery(batch)
         return batch, batch.count - 1
 
+    def append_run(self, run: Run, begin: int, max_block_s: float) -> Taken:
+        """Take the record at `begin`, and with it those that follow into the same batch.
+
+        Waits and raises as `append` does.
+        """
+
+        def again(now: float, ticket: int) -> Taken | Waiting:
+            return self._sender.append_run(run, begin, now, ticket)
+
+        return self._waited("send_many()", run.topic, again, self._accepted_run, max_block_s)
+
+    def _accepted_run(self, taken: Taken) -> Taken:
+        self._accepted(taken.batch)
+        if self._asleep and self._sender.attention:
+            self._nudge()
+        return taken
+
     def partitions_for(self, topic: str, max_block_s: float) -> frozenset[int]:
         """The partitions of a topic. Waits and raises as `append` does."""
         if the_loop(self) is not None:
             max_block_s = 0.0
-        known = self._partitions_for(topic, max_block_s)
-        if not isinstance(known, Wait):
-            return known
-        try:
-            return self._wait(known)
-        except BaseException:
-            self.cut_off(known.waiting)
-            raise
+        again = self._partitions_of(topic)
+        return self._waited("partitions_for()", topic, again, _as_it_is, max_block_s)
 
     async def partitions_in_loop(self, topic: str, max_block_s: float) -> frozenset[int]:
         """The same in a coroutine."""
         from asyncio import get_running_loop
 
-        known = self._partitions_for(topic, max_block_s, get_running_loop())
+        again, loop = self._partitions_of(topic), get_running_loop()
+        known = self._asked("partitions_for()", topic, again, _as_it_is, max_block_s, loop)
         return await Parked(self, known).answer() if isinstance(known, Wait) else known
 
-    def _partitions_for(
-        self, topic: str, max_block_s: float, loop: AbstractEventLoop | None = None
-    ) -> frozenset[int] | Wait[frozenset[int], frozenset[int]]:
-        self._not_inside("partitions_for()")
+    def _partitions_of(self, topic: str) -> Callable[[float, int], frozenset[int] | Waiting]:
+        return lambda now, ticket: self._sender.partitions_for(topic, now, ticket)
+
+    def _waited(
+        self,
+        what: str,
+        topic: str,
+        again: Callable[[float, int], S | Waiting],
+        accepted: Callable[[S], T],
+        max_block_s: float,
+    ) -> T:
+        """What the engine gives, now or in time."""
+        got = self._asked(what, topic, again, accepted, max_block_s)
+        if not isinstance(got, Wait):
+            return got
+        try:
+            return cast("T", self._wait(got))
+        except BaseException:
+            self.cut_off(got.waiting)
+            raise
+
+    def _asked(
+        self,
+        what: str,
+        topic: str,
+        again: Callable[[float, int], S | Waiting],
+        accepted: Callable[[S], T],
+        max_block_s: float,
+        loop: AbstractEventLoop | None = None,
+    ) -> T | Wait[S, T]:
+        """What the engine gives now, or how to wait for it."""
+        self._not_inside(what)
         now = self._clock()
-        known: frozenset[int] | Waiting | None = None
+        got: S | Waiting | None = None
         try:
             with self._lock:
                 if not self._ready:
                     self._make_ready()
-                known = self._sender.partitions_for(topic, now)
-                if not isinstance(known, Waiting):
-                    return known
-                waiter = self._enqueue(known, loop)
+                got = again(now, 0)
+                if not isinstance(got, Waiting):
+                    return accepted(got)
+                waiter = self._enqueue(got, loop)
         except BaseException:
-            self.cut_off(known)
+            self.cut_off(got)
             raise
-        again = partial(self._sender.partitions_for, topic)
-        last_s = now + max_block_s
-        return Wait(topic, known, waiter, loop, again, lambda p: p, max_block_s, last_s)
+        return Wait(topic, got, waiter, loop, again, accepted, max_block_s, now + max_block_s)
 
     def ask(self, question: Callable[[Sender, float], T]) -> T:
         """Look at the engine, under the lock: be quick, and change nothing."""

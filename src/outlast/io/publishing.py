@@ -44,6 +44,11 @@ def records_of(batches: Iterable[Batch]) -> dict[Delivery, int]:
     return counts
 
 
+def settled_of(completions: Iterable[Completion]) -> list[Batch]:
+    """The batches that these tell the outcome of."""
+    return [done.batch for done in completions if isinstance(done, Settled)]
+
+
 def settle(batch: Batch, trouble: Callable[[float], str] = lambda _since_s: "") -> None:
     """Give a settled batch's outcome to its futures; `trouble`: what there was since then."""
     failure = batch.result.failure if batch.result else None
@@ -71,7 +76,7 @@ def leave_behind(sender: Sender, untold: Iterable[Completion], now: float) -> No
     there. What is settled and not told yet has its own; the parent goes on with the rest, and it
     is the parent that calls back.
     """
-    settled = [c.batch for c in (*untold, *sender.take().completions) if isinstance(c, Settled)]
+    settled = settled_of((*untold, *sender.take().completions))
     unsettled = sender.flush(now)
     for batch in unsettled:
         message = "the process that forked this one goes on with it"

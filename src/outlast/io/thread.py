@@ -50,6 +50,7 @@ from outlast.io.publishing import (
     leave_behind,
     records_of,
     settle,
+    settled_of,
 )
 from outlast.io.reasons import Reasons
 
@@ -118,6 +119,7 @@ class Driver(Entrance):
         self._sender = self._new_sender(self._clock())
         self._waiters.clear()
         self._untold: deque[Completion] = deque()
+        self._in_hand: list[Completion] = []  # being told
         self._asleep = self._nudged = False
         self._stopping, self._stop_by_s = False, 0.0
         self._ended = False  # the engine has failed what was left
@@ -149,7 +151,7 @@ class Driver(Entrance):
                 "flush() in a callback would wait for the thread that it runs on"
             )
         self._not_inside("flush()")
-        if not self.drained(timeout_s):
+        if not self.drained(timeout_s, told=True):
             raise BlockedError(
                 f"flush(timeout={timeout_s}): not all records were acknowledged or failed in time; "
                 "they are still being tried"
@@ -172,13 +174,19 @@ class Driver(Entrance):
 
     # --- ending ---------------------------------------------------------------------------------
 
-    def drained(self, timeout_s: float | None) -> bool:
-        """Whether all that was taken so far is settled, and told, within this time."""
+    def drained(self, timeout_s: float | None, *, told: bool = False) -> bool:
+        """Whether all that is unsettled gets settled, and told, within this time; with `told`, what
+        is settled already and not told yet, too. (A close leaves that to the I/O thread.)
+        """
         last_s = None if timeout_s is None else self._clock() + timeout_s
         with self._lock:
             if self._thread is None or self._crash is not None:
                 return True
-            counts = records_of(self._sender.flush(self._clock()))
+            batches = self._sender.flush(self._clock())
+            if told:
+                batches += self._sender.untaken()
+                batches += settled_of((*self._in_hand, *self._untold))
+            counts = records_of(batches)
             self._nudge()
         for delivery, count in counts.items():
             left_s = None if last_s is None else max(0.0, last_s - self._clock())
@@ -281,17 +289,24 @@ class Driver(Entrance):
     def _publish(self, facts: Iterable[Fact]) -> None:
         """Tell the application and the observers. (Also for a close that finds this stuck.)"""
         while True:
-            try:
+            with self._lock:
+                if not self._untold:
+                    break
                 completion = self._untold.popleft()
-            except IndexError:
-                break
-            if isinstance(completion, Settled):
-                settle(completion.batch, self._reasons.trouble)
-            elif isinstance(completion, Compress):
-                self._compress(completion.batch)
-            elif (waiter := self._waiters.get(completion.ticket)) is not None and not waiter.set():
-                self._deserted(completion.ticket)
+                self._in_hand.append(completion)
+            try:
+                self._tell(completion)
+            finally:
+                self._in_hand.remove(completion)
         self._observers.tell(facts)
+
+    def _tell(self, completion: Completion) -> None:
+        if isinstance(completion, Settled):
+            settle(completion.batch, self._reasons.trouble)
+        elif isinstance(completion, Compress):
+            self._compress(completion.batch)
+        elif (waiter := self._waiters.get(completion.ticket)) is not None and not waiter.set():
+            self._deserted(completion.ticket)
 
     def _deserted(self, ticket: int) -> None:
         """An event loop was closed or left on a coroutine that waits: others come behind it."""

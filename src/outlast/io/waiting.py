@@ -172,9 +172,9 @@ class Parked(Generic[S, T]):
         self._desk.cut_off(self._wait.waiting)
 
     def record(self) -> tuple[Any, ...]:
-        """Of `append`: topic, partition, timestamp, key, value, headers."""
+        """Of `append`: topic, partition, and timestamp, key, value and headers together."""
         topic, partition, key, value, headers, timestamp_ms = self._wait.again.args  # type: ignore[attr-defined]
-        return topic, partition, timestamp_ms, key, value, tuple(headers)
+        return topic, partition, (timestamp_ms, key, value, tuple(headers))
 
     async def answer(self) -> T:
         """What the call would have returned, or raised."""

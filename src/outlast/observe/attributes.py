@@ -19,6 +19,7 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SYSTEM = "messaging.system"
 OPERATION_NAME = "messaging.operation.name"
 OPERATION_TYPE = "messaging.operation.type"
+BATCH_COUNT = "messaging.batch.message_count"
 DESTINATION = "messaging.destination.name"
 PARTITION = "messaging.destination.partition.id"
 CLIENT_ID = "messaging.client.id"
@@ -150,6 +151,7 @@ SEND: dict[str, str] = {
     OPERATION_NAME: "`send`",
     OPERATION_TYPE: "`send`",
     TOMBSTONE: "true, if the record has no value",
+    BATCH_COUNT: "of `send_many`: how many records",
     OFFSET: "where it was written",
     SERVER_ADDRESS: "the host that the broker it was last sent to advertises",
     SERVER_PORT: "and its port",

@@ -8,6 +8,7 @@ Rules:
   elsewhere, and the span is a CLIENT's that links to that, as the conventions have it.
 * A retry that helped leaves nothing on the span: ERROR and `error.type` are for failed records.
 * A record that met a gap links to the gap's span, and is among the few that the gap links to.
+* `send_many` has one span, of which all its records carry the trace.
 * The record's key is not told: it may be personal.
 * What the tracer, a propagator or a processor raises never reaches the sender.
 """
@@ -33,6 +34,7 @@ from opentelemetry.trace import (
 )
 
 from outlast.observe.attributes import (
+    BATCH_COUNT,
     ERROR_TYPE,
     OFFSET,
     OPERATION_NAME,
@@ -67,7 +69,26 @@ class Future(Protocol):
         """Call it when the record failed."""
 
 
+class Many(Protocol):
+    """What `send_many` returns (`outlast.deliveries.Deliveries`)."""
+
+    @property
+    def gaps(self) -> Sequence[int]:
+        """Numbers of the gaps that records met."""
+
+    @property
+    def node_id(self) -> int:
+        """The broker that all of them were last sent to."""
+
+    def failed(self, timeout: float | None = None) -> Sequence[tuple[int, BaseException]]:
+        """Which records failed, and why."""
+
+    def add_both(self, f: Callable[..., Any]) -> Any:
+        """Call it when all records are settled."""
+
+
 F = TypeVar("F", bound=Future)
+M = TypeVar("M", bound=Many)
 
 
 class GapLinks(Protocol):
@@ -149,8 +170,36 @@ class SendSpans:
             future.add_errback(span.failed, future)
         return future
 
+    def around_many(
+        self,
+        send: Callable[[TracedHeaders, Sequence[Any]], M],
+        topic: str,
+        values: Sequence[Any],
+        headers: Sequence[Header],
+        partition: int | None,
+    ) -> M:
+        """The same for many records: one span for all, and all carry its trace."""
+        copy = TracedHeaders(headers)
+        span = None
+        with self._tracing.trouble:
+            span = self._begun(topic, values, partition, copy, {BATCH_COUNT: len(values)})
+        try:
+            many = send(copy, values)
+        except BaseException as error:
+            if span is not None:
+                span.refused(error)
+            raise
+        if span is not None:
+            many.add_both(span.all_settled)
+        return many
+
     def _begun(
-        self, topic: str, value: Any, partition: int | None, headers: TracedHeaders
+        self,
+        topic: str,
+        value: Any,
+        partition: int | None,
+        headers: TracedHeaders,
+        more: Attributes | None = None,
     ) -> _SendSpan | None:
         context = get_current()
         has_parent = get_current_span(context).get_span_context().is_valid
@@ -158,6 +207,7 @@ class SendSpans:
             return None
         attributes = self._tracing.common(topic)
         attributes[OPERATION_NAME] = attributes[OPERATION_TYPE] = SEND
+        attributes.update(more or {})
         if partition is not None:
             attributes[PARTITION] = str(partition)
         if value is None:
@@ -195,7 +245,7 @@ class _SendSpan:
             attributes: Attributes = {PARTITION: str(metadata.partition)}
             if metadata.offset >= 0:
                 attributes[OFFSET] = metadata.offset
-            self._end(attributes, future, None)
+            self._end(attributes, future.gaps, future.node_id, None)
 
     def failed(self, future: Future, error: BaseException) -> None:
         """The record failed for good."""
@@ -204,24 +254,35 @@ class _SendSpan:
             topic_partition = getattr(error, "topic_partition", None)
             if topic_partition is not None and topic_partition.partition is not None:
                 attributes[PARTITION] = str(topic_partition.partition)
-            self._end(attributes, future, error)
+            self._end(attributes, future.gaps, future.node_id, error)
+
+    def all_settled(self, many: Many) -> None:
+        """All records of one call are settled; the first that failed tells for all."""
+        with self._tracing.trouble:
+            failed = many.failed(timeout=0)
+            error = failed[0][1] if failed else None
+            attributes: Attributes = {} if error is None else {ERROR_TYPE: error_type(error)}
+            self._end(attributes, many.gaps, many.node_id, error)
 
     def refused(self, error: BaseException) -> None:
         """`send()` raised."""
         with self._tracing.trouble:
-            self._end({ERROR_TYPE: error_type(error)}, None, error)
+            self._end({ERROR_TYPE: error_type(error)}, (), -1, error)
 
     def _end(
-        self, attributes: Attributes, future: Future | None, error: BaseException | None
+        self,
+        attributes: Attributes,
+        gaps: Sequence[int],
+        node_id: int,
+        error: BaseException | None,
     ) -> None:
         if os.getpid() != self._pid:
             return  # forked meanwhile: the parent ends it
         end_ns = time.time_ns()
         with self._tracing.trouble:
-            if future is not None:
-                attributes.update(self._tracing.server(future.node_id))
-                attributes.update(self._tracing.peer(future.node_id))
-                self._link(future.gaps, delivered=error is None)
+            attributes.update(self._tracing.server(node_id))
+            attributes.update(self._tracing.peer(node_id))
+            self._link(gaps, delivered=error is None)
             if error is not None:
                 self._span.set_status(StatusCode.ERROR, str(error))
             self._span.set_attributes(attributes)
