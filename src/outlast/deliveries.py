@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, overload
 
 from kafka.producer.future import RecordMetadata
 
-from outlast.delivery import Delivery, Listener
+from outlast.delivery import Delivery, Listener, Piece
 from outlast.errors import BlockedError, DeliveryError
 from outlast.future import DeliveryFuture
 
@@ -128,16 +128,10 @@ class Deliveries(Sequence[DeliveryFuture]):
         """Which records failed, by their index, and why. Waits and raises as `results`."""
         self._wait(timeout)
         failed: list[tuple[int, DeliveryError]] = []
-        for start, part in zip(self._starts, self._parts, strict=True):
-            index, end = part.first, part.first + part.size
-            while index < end:
-                piece = part.delivery.piece(index)
-                assert piece is not None, "all are settled"
-                last = min(end, piece.end)
-                if piece.failure is not None or piece.record_failures:
-                    errors = ((i, piece.error(i)) for i in range(index, last))
-                    failed += [(start + i - part.first, e) for i, e in errors if e is not None]
-                index = last
+        for number, indices, piece in self._settled():
+            if piece.failure is not None or piece.record_failures:
+                errors = enumerate(map(piece.error, indices), number)
+                failed += [(n, error) for n, error in errors if error is not None]
         return failed
 
     def get(self, timeout: float | None = None) -> list[RecordMetadata]:
@@ -161,15 +155,26 @@ class Deliveries(Sequence[DeliveryFuture]):
     @property
     def node_id(self) -> int:
         """The broker that all of them were last sent to; -1: to several, or not yet."""
-        pieces = [part.delivery.piece(part.first) for part in self._parts]
-        nodes = {-1 if piece is None else piece.node_id for piece in pieces}
+        nodes = {piece.node_id for _, _, piece in self._settled()} if self.is_done else {-1}
         return nodes.pop() if len(nodes) == 1 else -1
 
     @property
     def gaps(self) -> tuple[int, ...]:
         """Numbers of the gaps that held any of the records up, as far as these are settled."""
-        pieces = (part.delivery.piece(part.first) for part in self._parts)
-        return tuple(dict.fromkeys(n for piece in pieces if piece for n in piece.gaps))
+        return tuple(dict.fromkeys(n for _, _, piece in self._settled() for n in piece.gaps))
+
+    def _settled(self) -> Iterator[tuple[int, range, Piece]]:
+        """Records that share an outcome: the first one's number here, their indices in the
+        delivery, the outcome.
+        """
+        for start, part in zip(self._starts, self._parts, strict=True):
+            index, end = part.first, part.first + part.size
+            while index < end:
+                piece = part.delivery.piece(index)
+                next_index = index + 1 if piece is None else min(end, piece.end)
+                if piece is not None:
+                    yield start + index - part.first, range(index, next_index), piece
+                index = next_index
 
     def _unsettled(self) -> tuple[Delivery, int] | None:
         """The first record without an outcome."""

@@ -4,6 +4,7 @@ import struct
 import time
 import zlib
 from contextlib import suppress
+from itertools import repeat
 from unittest.mock import patch
 
 import pytest
@@ -49,6 +50,16 @@ def kafka_python(batch, codec_bits: int, producer=(-1, -1, -1)) -> bytes:
     return bytes(builder.buffer())
 
 
+# around the lengths at which a varint takes a byte more: of key, value, headers, the whole record
+edges = st.sampled_from([63, 64, 8191, 8192]).flatmap(lambda n: st.integers(n - 30, n + 3))
+small_or_edge = st.none() | st.integers(0, 2) | edges
+sizes = st.lists(st.tuples(small_or_edge, small_or_edge), min_size=1, max_size=6)
+
+
+def blob(size: int | None, letter: bytes) -> bytes | None:
+    return None if size is None else letter * size
+
+
 @pytest.mark.parametrize("codec_bits", CODECS.values(), ids=CODECS.keys())
 @settings(max_examples=300, deadline=None)
 @given(batch=records)
@@ -73,6 +84,85 @@ def test_more_records_than_the_varint_table_has_entries():
     batch = [(NOW_MS + i % 7, None, b"x", ()) for i in range(17_000)]
     batch.append((NOW_MS, b"k" * 20_000, b"v" * 20_000, [("h", b"w" * 20_000)]))
     assert bytes(build(batch).seal(0)) == kafka_python(batch, 0)
+
+
+@settings(max_examples=300)
+@given(
+    before=records | st.just([]),
+    runs=st.lists(
+        st.tuples(timestamps, st.booleans(), sizes, st.integers(1, 70), headers),
+        min_size=1,
+        max_size=3,
+    ),
+    after=records | st.just([]),
+)
+def test_extend_writes_byte_for_byte_what_append_writes(before, runs, after):
+    extended, appended = build(before), build(before)
+    for timestamp_ms, has_keys, shape, times, common in runs:
+        keys = [blob(k, b"k") if has_keys else None for k, _ in shape] * times
+        values = [blob(v, b"v") for _, v in shape] * times
+        extended.extend(timestamp_ms, keys if has_keys else repeat(None), values, common)
+        for key, value in zip(keys, values, strict=True):
+            appended.append(timestamp_ms, key, value, common)
+    for record in after:
+        extended.append(*record)
+        appended.append(*record)
+    assert (extended.count, extended.size_bytes) == (appended.count, appended.size_bytes)
+    if extended.count:
+        assert extended.seal(0) == appended.seal(0)
+
+
+@pytest.mark.parametrize("begin", [0, 60, 63, 64, 65, 8190, 8192, 16_380, 16_384, 16_390])
+@pytest.mark.parametrize("value_bytes", [0, 48, 55, 56, 57, 8_180, 8_183, 8_185])
+def test_an_index_that_takes_a_byte_more_is_counted_in_the_records_length(begin, value_bytes):
+    first = [(NOW_MS, None, b"", ())] * begin
+    extended, appended = build(first), build(first)
+    extended.extend(NOW_MS + 5, repeat(None), [b"v" * value_bytes] * 10, ())
+    for _ in range(10):
+        appended.append(NOW_MS + 5, None, b"v" * value_bytes, ())
+    assert extended.seal(0) == appended.seal(0)
+
+
+def test_an_extend_over_the_end_of_the_varint_table():
+    extended, appended = build([(NOW_MS, None, b"x", ())]), build([(NOW_MS, None, b"x", ())])
+    values = [b"v" * (n % 5 * 16) for n in range(17_000)]
+    extended.extend(NOW_MS, repeat(None), values, [("h", b"w")])
+    for value in values:
+        appended.append(NOW_MS, None, value, [("h", b"w")])
+    assert extended.seal(0) == appended.seal(0)
+
+
+def test_the_newest_time_of_a_batch_is_that_of_the_newest_record_of_a_run():
+    builder = build([(NOW_MS, None, b"v", ())])
+    builder.extend(NOW_MS + 7, repeat(None), [b"w"] * 3, ())
+    builder.extend(NOW_MS - 7, repeat(None), [b"x"] * 3, ())
+    batch = MemoryRecords(bytes(builder.seal(0))).next_batch()
+    assert (batch.first_timestamp, batch.max_timestamp) == (NOW_MS, NOW_MS + 7)
+    assert [record.timestamp - NOW_MS for record in batch] == [0, 7, 7, 7, -7, -7, -7]
+
+
+def test_a_run_out_of_times_reach_adds_nothing():
+    builder = build([(2**63 - 1, None, b"v", ())])
+    with pytest.raises(OverflowError):
+        builder.extend(-(2**62), repeat(None), [b"w"] * 3, ())
+    assert [record.value for record in read_records(builder.seal(0))] == [b"v"]
+
+
+def test_what_an_extend_that_was_cut_off_left_behind_is_taken_away():
+    class CutOffError(Exception):
+        pass
+
+    def cut(values):
+        yield from values
+        raise CutOffError
+
+    builder = build([(NOW_MS, None, b"v", ())])
+    with pytest.raises(CutOffError):
+        builder.extend(NOW_MS, repeat(None), cut([b"w"] * 3), ())
+    builder.mend()
+    builder.extend(NOW_MS, [b"k"], [b"x"], ())
+    expected = build([(NOW_MS, None, b"v", ()), (NOW_MS, b"k", b"x", ())])
+    assert builder.seal(0) == expected.seal(0)
 
 
 @given(batch=records)
