@@ -13,7 +13,7 @@ SEED ?=
 VERSIONS ?= 3.0.12
 SURFACE := $(addprefix tests/facade/test_,parity.py config.py keywords.py partitioners.py figures.py future.py)
 
-.PHONY: help demo simulate test test-fast chaos surface upstream lint format docs java prometheus chromium clean
+.PHONY: help demo simulate test test-fast chaos surface bench bench-short bench-failover upstream lint format docs java prometheus chromium clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -52,6 +52,18 @@ surface: $(VENV)/.dev ## hold the surface to releases of kafka-python (VERSIONS=
 		PYTHONPATH=.kafka/python-$$version $(BIN)/python -m pytest -q $(SURFACE); \
 	done
 
+bench: $(VENV)/.bench java ## outlast beside other clients: docs/performance.md anew (25 minutes)
+	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.report
+
+bench-short: $(VENV)/.dev java ## one short run of each of these (3 minutes); changes nothing
+	$(BIN)/python -m benchmarks.run --short --results .bench/short
+
+bench-failover: $(VENV)/.bench java ## failovers on Kafka and the mock, the same page
+	mkdir -p .bench
+	$(BIN)/python -m benchmarks.failover >.bench/failover.jsonl
+	$(BIN)/python -m benchmarks.report
+
 upstream: $(VENV)/.dev java ## kafka-python's own producer tests (DIR=an export of its repository)
 	$(BIN)/python -m tests.upstream.run "$(DIR)"
 
@@ -68,7 +80,7 @@ docs: $(VENV)/.dev ## make the documents' tables, the dashboard and the alerts a
 	$(BIN)/python -m docs.tables
 
 clean: ## take away everything the other targets made
-	rm -rf $(VENV) .kafka .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .beside.log .virtual.log build dist
+	rm -rf $(VENV) .kafka .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .beside.log .virtual.log build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --- set-up: each step leaves a stamp and is not done twice ---------------------------------------
@@ -89,6 +101,10 @@ $(VENV)/.user: pyproject.toml $(VENV)/.made
 $(VENV)/.dev: pyproject.toml $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(VENV)/.user $@
+
+$(VENV)/.bench: pyproject.toml $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	touch $@
 
 java:
 	@{ command -v java && command -v mvn; } >/dev/null \

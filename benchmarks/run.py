@@ -19,7 +19,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,6 +34,12 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / ".bench"
 RUN_S = 300.0  # no run takes that long
 Run = dict[str, Any]
+
+# What makes a real broker's machine code, before the first run that counts.
+WARM_UP = (
+    Case("warm-up", "kafka-python", "kafka", {"seconds": 4.0}),
+    Case("warm-up", "kafka-python", "kafka", {"kind": "latency", "linger_ms": 0, "seconds": 3.0}),
+)
 
 
 class RunError(Exception):
@@ -54,11 +60,13 @@ class Bench:
         if case.cluster == "mock":
             with clusters.mock() as mock:
                 return self._run_on_mock(mock, case)
-        return self._run_on_kafka(self._real(), scenario, case)
+        return self._run_on_kafka(self._real(), case, scenario.outage_s)
 
     def _real(self) -> clusters.OneKafka:
         if self._kafka is None:
             self._kafka = self._resources.enter_context(clusters.one_kafka())
+            for case in WARM_UP:
+                self._run_on_kafka(self._kafka, case, 0.0)
         return self._kafka
 
     def _relayed(self) -> Relay:
@@ -76,9 +84,9 @@ class Bench:
                 _go(process)
                 return _result(process)
             result = _result(process)
-        return _checked(result, mock.bootstrap, job)
+        return checked(result, mock.bootstrap, job.topic)
 
-    def _run_on_kafka(self, kafka: clusters.OneKafka, scenario: Scenario, case: Case) -> Run:
+    def _run_on_kafka(self, kafka: clusters.OneKafka, case: Case, outage_s: float) -> Run:
         self._topics += 1
         address = kafka.relayed if case.cluster == "relay" else kafka.direct
         job = _job(case, address, f"bench-{self._topics}")
@@ -87,10 +95,10 @@ class Bench:
             self._relayed().delay(0.0 if job.kind == "backlog" else ROUND_TRIP_S / 2)
         with _producing(job) as process:
             if job.kind == "backlog":
-                result = self._outage(process, scenario.before_up_s)
+                result = self._outage(process, outage_s)
             else:
                 result = _result(process)
-        result = _checked(result, kafka.direct, job)
+        result = checked(result, kafka.direct, job.topic)
         kafka.delete_topic(job.topic)
         return result
 
@@ -145,8 +153,9 @@ def _result(process: subprocess.Popen[str]) -> Run:
     return result
 
 
-def _checked(result: Run, bootstrap: str, job: Job) -> Run:
-    found = clusters.count(bootstrap, job.topic)
+def checked(result: Run, bootstrap: str, topic: str) -> Run:
+    """The result, if the topic holds exactly the records that were sent."""
+    found = clusters.count(bootstrap, topic)
     if found != result["sent"]:
         raise RunError(f"{result['sent']} records sent, {found} in the topic")
     return result
@@ -188,7 +197,7 @@ def chosen(options: argparse.Namespace) -> list[Scenario]:
         scenario = SCENARIOS[name](scale)
         cases = tuple(
             case
-            for case in scenario.cases
+            for case in _with_asked(scenario.cases, options.clients or ())
             if lacks[case.client] is None
             and (options.clients is None or case.client in options.clients)
             and options.variants in case.variant
@@ -196,6 +205,17 @@ def chosen(options: argparse.Namespace) -> list[Scenario]:
         runs = options.runs or min(scenario.runs, scale.runs_max)
         found.append(replace(scenario, cases=cases, runs=runs))
     return found
+
+
+def _with_asked(cases: Sequence[Case], clients: Sequence[str]) -> Iterator[Case]:
+    """The cases, and beside each of outlast the same for clients that are asked for by name and
+    have none: outlast-one-lane is in no scenario.
+    """
+    others = [client for client in clients if all(case.client != client for case in cases)]
+    for case in cases:
+        yield case
+        if case.client == "outlast":
+            yield from (replace(case, client=client) for client in others)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -90,11 +90,19 @@ def spread(runs: Sequence[Run], variant: str, client: str, metric: str) -> Sprea
 
 
 def ratio(
-    runs: Sequence[Run], metric: str, mine: tuple[str, str], other: tuple[str, str]
+    runs: Sequence[Run],
+    metric: str,
+    mine: tuple[str, str],
+    other: tuple[str, str],
+    slack: float = 0.0,
 ) -> Spread | None:
     """How many times the other's figure mine is; each is (variant, client)."""
     ours, theirs = figures(runs, *mine, metric), figures(runs, *other, metric)
-    ratios = [ours[number] / theirs[number] for number in ours if theirs.get(number)]
+    ratios = [
+        1.0 if abs(ours[number] - theirs[number]) <= slack else ours[number] / theirs[number]
+        for number in ours
+        if number in theirs
+    ]
     return Spread.of(ratios) if ratios else None
 
 
@@ -103,7 +111,7 @@ def verdict(target: Target, runs: Sequence[Run]) -> Verdict:
     if target.against is None:
         return Verdict(target, spread(runs, *mine, target.metric))
     other = target.against_variant or target.variant, target.against
-    return Verdict(target, ratio(runs, target.metric, mine, other))
+    return Verdict(target, ratio(runs, target.metric, mine, other, target.slack))
 
 
 def verdicts(scenario: Scenario, runs: Sequence[Run]) -> list[Verdict]:
