@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from kafka.errors import BrokerResponseError, KafkaError, MessageSizeTooLargeError
+from kafka.errors import BrokerResponseError, IllegalStateError, MessageSizeTooLargeError
 
 from outlast.arguments import (
     Headers,
@@ -32,6 +32,7 @@ from outlast.deliveries import Deliveries, Part, Sizes
 from outlast.delivery import Delivery
 from outlast.engine.queue import Run
 from outlast.engine.record_batch import HEADER_BYTES, record_bytes_max
+from outlast.errors import BlockedError
 
 if TYPE_CHECKING:
     from outlast.engine.batch import Batch
@@ -155,7 +156,7 @@ def take(
 ) -> Deliveries:
     """Put the records into the buffer, one after the other.
 
-    Raises: as `send`, where the first one cannot be taken.
+    Raises: as `send`, where the first one cannot be taken. And whatever a signal handler raises.
     """
     run = records.run
     take_some = _way_in(records, driver, partitioner, max_block_s)
@@ -164,10 +165,12 @@ def take(
     while begin < end:
         try:
             part = take_some(begin)
-        except Exception as error:
+        except _NOT_TAKEN as not_taken:
+            error = not_taken.error if isinstance(not_taken, _NoPlaceError) else not_taken
             if begin == 0 and not isinstance(error, BrokerResponseError):  # which futures tell
-                raise
-            size = 1 if _of_one_record(error) else end - begin
+                raise error from None
+            alone = isinstance(not_taken, (_NoPlaceError, MessageSizeTooLargeError))
+            size = 1 if alone else end - begin
             lost = [records.record(index) for index in range(begin, begin + size)]
             part = Part(refused(error, run.topic, run.partition, *lost), 0, size)
         _add(parts, part)
@@ -175,11 +178,19 @@ def take(
     return Deliveries(parts, records.sizes)
 
 
-def _of_one_record(error: Exception) -> bool:
-    """Whether the next record may fare better: this one was too large for the buffer, or its
-    partitioner failed. Else there is no room, no such topic, or no producer any more.
+class _NoPlaceError(Exception):
+    """A partitioner failed, or named a partition that is not there. The next record may fare
+    better.
     """
-    return isinstance(error, MessageSizeTooLargeError) or not isinstance(error, KafkaError)
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+# After these nothing of the record is in the buffer. Of what else is raised nobody knows: a signal
+# handler may come in at any step.
+_NOT_TAKEN = (BlockedError, IllegalStateError, BrokerResponseError, _NoPlaceError)
 
 
 def _way_in(
@@ -223,12 +234,20 @@ def _with_partitioner(
     def take_one(index: int) -> Part:
         key = None if keys is None else keys[index]
         key_bytes, value_bytes, headers = run.key(index), run.values[index], records.headers(index)
-        partition, left_s = partitioner.place(
-            driver, max_block_s, run.topic, key, key_bytes, values[index], value_bytes, headers
-        )
-        batch, first = driver.append(
-            run.topic, partition, key_bytes, value_bytes, headers, run.timestamp_ms, left_s
-        )
+        try:
+            partition, left_s = partitioner.place(
+                driver, max_block_s, run.topic, key, key_bytes, values[index], value_bytes, headers
+            )
+        except _NOT_TAKEN:
+            raise
+        except Exception as error:
+            raise _NoPlaceError(error) from error
+        try:
+            batch, first = driver.append(
+                run.topic, partition, key_bytes, value_bytes, headers, run.timestamp_ms, left_s
+            )
+        except ValueError as error:
+            raise _NoPlaceError(error) from error
         return _part(batch, first)
 
     return take_one
