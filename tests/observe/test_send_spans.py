@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kafka.serializer import Serializer
 from opentelemetry import context as otel_context, propagate
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
@@ -492,6 +493,141 @@ def test_a_tracer_that_raises_stops_no_record_and_is_told_once(
         assert names == ["request"]
     else:  # what else fails, they end
         assert sorted(names) == ["partition_gap", "request", "send", "send", "send"]
+
+
+# --- send_many ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_many_records_have_one_span_and_all_carry_it(world: World, keyed: bool) -> None:
+    producer = world.producer(batch_size=300)
+    producer.send(world.topic, b"before").get(10)
+    given = [("id", b"7")]
+    values = [b"%d" % n for n in range(100)]
+    world.strike(Slow(0.2, api=0, times=1))
+    with world.recorded.tracer.start_as_current_span("request") as request:
+        many = producer.send_many(world.topic, iter(values), values if keyed else None, given)
+        many.add_both(lambda _: ends.append(len(world.recorded.named("send"))))
+        assert world.recorded.named("send") == []
+    ends: list[int] = []
+    many.get(10)
+    producer.flush(10)
+    (span,) = world.sends()
+    assert ends == [1], "the span's callback came first"
+    assert span.name == f"send {world.topic}"
+    assert span.kind is SpanKind.PRODUCER
+    assert span.parent == request.get_span_context()
+    assert span.status.status_code is StatusCode.UNSET
+    assert span.end_time is not None
+    assert span.start_time is not None
+    assert span.end_time - span.start_time >= 0.2e9
+    node_id, _ = world.server.leader(world.topic, 0)
+    address = world.server.call(lambda cluster, _: cluster.addresses[node_id])
+    assert attributes(span) == {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.batch.message_count": 100,
+        "messaging.destination.name": world.topic,
+        "messaging.client.id": "billing",
+        "messaging.kafka.cluster.id": world.server.call(lambda cluster, _: cluster.cluster_id),
+        "server.address": address[0],
+        "server.port": address[1],
+        "network.peer.address": address[0],
+        "network.peer.port": address[1],
+    }
+    assert world.headers() == [[], *[[("id", b"7"), traceparent(span)]] * 100]
+    assert given == [("id", b"7")]
+    assert [record.value for record in world.server.records(world.topic, 0)][1:] == values
+
+
+def test_many_records_without_a_span_of_the_sender_have_none(world: World) -> None:
+    producer = world.producer()
+    producer.send_many(world.topic, [b"v"] * 3).get(10)
+    assert world.headers() == [[]] * 3
+    producer.close()
+    assert world.recorded.named() == []
+
+
+def test_many_records_to_one_partition_name_it_and_a_foreign_trace_stays(world: World) -> None:
+    producer = world.producer()
+    with world.recorded.tracer.start_as_current_span("request"):
+        producer.send_many(world.topic, [b"v"] * 3, headers=[FOREIGN], partition=0).get(10)
+    (span,) = world.sends()
+    assert span.kind is SpanKind.CLIENT
+    assert [traceparent(link.context) for link in span.links] == [FOREIGN]
+    assert attributes(span)["messaging.destination.partition.id"] == "0"
+    assert world.headers() == [[FOREIGN]] * 3
+
+
+def test_of_many_records_those_keep_their_trace_whose_serializer_brings_one(world: World) -> None:
+    class Serializing(Serializer):  # type: ignore[misc]
+        def serialize(self, _topic: str, headers: list[Header], data: int) -> bytes:
+            if data % 2:
+                headers.append(FOREIGN)
+            return b"%d" % data
+
+    producer = world.producer(value_serializer=Serializing())
+    with world.recorded.tracer.start_as_current_span("request"):
+        producer.send_many(world.topic, range(5)).get(10)
+    (span,) = world.sends()
+    ours = traceparent(span)
+    assert world.headers() == [[ours], [FOREIGN], [ours], [FOREIGN], [ours]]
+
+
+def test_if_one_of_many_records_fails_their_span_is_an_error(world: World) -> None:
+    producer = world.producer(batch_size=300, enable_idempotence=False)
+    producer.send(world.topic, b"before").get(10)
+    world.strike(Error(87, topic=world.topic, times=1))
+    with world.recorded.tracer.start_as_current_span("request"):
+        many = producer.send_many(world.topic, [b"v"] * 100)
+    failed = many.failed(10)
+    assert 0 < len(failed) < 100
+    (span,) = world.sends()
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.status.description == str(failed[0][1])
+    assert attributes(span)["error.type"] == "INVALID_RECORD"
+
+
+def test_what_send_many_raises_or_cannot_take_ends_the_span(world: World) -> None:
+    producer = world.producer(max_block_ms=0, buffer_memory=5_000, batch_size=100)
+    wait_for(lambda: takes(producer, world.topic))
+    producer.flush(10)
+    with world.recorded.tracer.start_as_current_span("request"):
+        with pytest.raises(ValueError, match=r"values\[1\]"):
+            producer.send_many(world.topic, [b"v", None])
+        with pytest.raises(BlockedError):
+            producer.send_many(f"{world.topic}-new", [b"v"] * 3)
+        world.strike(Slow(0.2, api=0, times=1))
+        many = producer.send_many(world.topic, [b"v" * 100] * 100)
+        assert many.failed(10)
+    names = [attributes(span)["error.type"] for span in world.sends(3)]
+    assert names == ["ValueError", "BlockedError", "blocked"]
+    assert {span.status.status_code for span in world.sends(3)} == {StatusCode.ERROR}
+
+
+def takes(producer: KafkaProducer, topic: str) -> bool:
+    try:
+        return bool(producer.send(topic, b"first"))
+    except BlockedError:
+        return False
+
+
+def test_many_records_and_the_gap_that_held_them_up_are_linked(world: World) -> None:
+    producer = world.producer(batch_size=300)
+    producer.send(world.topic, b"before").get(10)
+    world.strike(Error(19, topic=world.topic, times=3))
+    with world.recorded.tracer.start_as_current_span("request"):
+        many = producer.send_many(world.topic, [b"v"] * 100)
+    many.get(10)
+    assert many.gaps == (1,)
+    (span,) = world.sends()
+    producer.close()
+    (gap,) = world.recorded.named("partition_gap")
+    assert span.context is not None
+    assert gap.context is not None
+    assert [link.context.span_id for link in span.links] == [gap.context.span_id]
+    assert [link.context.span_id for link in gap.links] == [span.context.span_id]
 
 
 # --- cost -----------------------------------------------------------------------------------------

@@ -88,11 +88,33 @@ def send(producer: KafkaProducer) -> int:
     return offset
 
 
+def send_many(producer: KafkaProducer) -> list[int]:
+    numbers = (b"%d" % n for n in range(10))
+    many = producer.send_many("orders", numbers, headers=[("h", b"1")], timestamp_ms=1)
+    many.add_callback(print, "delivered").add_errback(print, "failed").add_both(print, end="")
+    first: DeliveryFuture = many[0]
+    some: list[DeliveryFuture] = many[1:3]
+    for future in many:
+        print(future.is_done, future is first, len(many), len(some))
+    failed: list[tuple[int, DeliveryError]] = many.failed(timeout=10)
+    results: list[RecordMetadata | DeliveryError] = many.results()
+    lost = [result.outcome for result in results if isinstance(result, DeliveryError)]
+    done: bool = many.is_done and many.succeeded()
+    node_id: int = many.node_id
+    gaps: tuple[int, ...] = many.gaps
+    print(failed, lost, done, node_id, gaps)
+    keyed = producer.send_many("orders", [b"v", None], keys=[b"k", b"k"], partition=0)
+    offsets: list[int] = [metadata.offset for metadata in keyed.get(timeout=10)]
+    return offsets
+
+
 async def send_in_a_loop(producer: KafkaProducer) -> RecordMetadata:
     future: DeliveryFuture = await producer.send_async("orders", b"value", key=b"key")
     first: RecordMetadata = await future
     rest = await asyncio.gather(*(producer.send("orders", b"value") for _ in range(3)))
     last: RecordMetadata = rest[-1]
+    many = await asyncio.to_thread(producer.send_many, "orders", [b"v"] * 3)
+    rest += await many
     await asyncio.to_thread(producer.flush, 5.0)
     return max(first, last, key=lambda metadata: int(metadata.offset))
 
@@ -112,6 +134,7 @@ def main() -> None:
     with make() as producer:
         same: KafkaProducer = producer
         send(same)
+        send_many(same)
         look(same)
         producer.flush(timeout=5.0)
         producer.close(timeout=1.5)

@@ -10,6 +10,10 @@ producer.send("t", b"v", offset=3)  # wrong
 producer.flush("soon")  # wrong
 number: int = producer.gaps()  # wrong
 offset: str = producer.send("t", b"v").get(timeout="1")  # wrong
+producer.send_many("t", 7)  # wrong
+producer.send_many("t", [b"v"], key=b"k")  # wrong
+text: str = producer.send_many("t", [b"v"]).get(timeout=1)  # wrong
+producer.send_many("t", [b"v"])["first"]  # wrong
 
 
 def on_gap(gap: Gap) -> None:
