@@ -13,7 +13,7 @@ SEED ?=
 VERSIONS ?= 3.0.12
 SURFACE := $(addprefix tests/facade/test_,parity.py config.py keywords.py partitioners.py figures.py future.py)
 
-.PHONY: help demo simulate test test-fast chaos surface bench bench-short bench-failover upstream lint format docs java prometheus chromium clean
+.PHONY: help demo simulate test test-fast chaos surface bench bench-short bench-failover upstream lint format docs java javac prometheus chromium clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -59,7 +59,7 @@ bench: $(VENV)/.bench java ## outlast beside other clients: docs/performance.md 
 bench-short: $(VENV)/.dev java ## one short run of each of these (3 minutes); changes nothing
 	$(BIN)/python -m benchmarks.run --short --results .bench/short
 
-bench-failover: $(VENV)/.bench java ## failovers on Kafka and the mock, the same page
+bench-failover: $(VENV)/.bench java javac ## failovers on Kafka and the mock, the same page
 	mkdir -p .bench
 	$(BIN)/python -m benchmarks.failover >.bench/failover.jsonl
 	$(BIN)/python -m benchmarks.report
@@ -110,6 +110,10 @@ java:
 	@{ command -v java && command -v mvn; } >/dev/null \
 		|| $(call apt,openjdk-17-jre-headless maven) || $(call apt,openjdk-21-jre-headless maven) \
 		|| echo "Java 17 or later, or Maven, is missing: the tests on a real Kafka will be skipped."
+
+javac:
+	@command -v javac >/dev/null || $(call apt,openjdk-17-jdk-headless) || $(call apt,openjdk-21-jdk-headless) \
+		|| echo "javac is missing: the Java producer cannot be compiled."
 
 # Debian starts what it installs: the tests want the program alone.
 prometheus:

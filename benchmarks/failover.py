@@ -16,17 +16,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks import steady
+from benchmarks import steady, summary
 from benchmarks.clients import CLIENTS, Load
+from benchmarks.scenarios import Target
+from benchmarks.summary import Run
 from benchmarks.three_nodes import Cluster, Move, opened, victim_of, watching
 from tests.real.kafka_cluster import until
 from tests.real.load import Ledger, Log, account, read_back
@@ -46,9 +46,22 @@ EVENTS = {
     "sigstop": "SIGSTOP, SIGCONT",
     "all-down": "all down, all up",
 }
-KINDS = {"real": "Apache Kafka", "mock": "mock cluster"}
+KINDS = {"real": "Kafka", "mock": "mock"}
 GROUPS = "outlast,java/kafka-python,confluent-kafka,aiokafka"
-COUNTS = ("lost", "duplicated", "out_of_order", "failed", "unsettled")
+TIMES = {"gap_ms": "gap, ms", "over_ms": "over, ms", "others_gap_ms": "gap elsewhere, ms"}
+COUNTS = {
+    "lost": "lost",
+    "duplicated": "duplicated",
+    "out_of_order": "out of order",
+    "failed": "failed",
+    "unsettled": "unsettled",
+}
+TARGETS = (
+    Target("gap", "Kafka, SIGTERM", "gap_ms", at_most=1.0, against="java"),
+    Target("over, ms", "Kafka, SIGKILL", "over_ms", at_most=100),
+    Target("over, ms", "Kafka, SIGSTOP, SIGCONT", "over_ms", at_most=300),
+    Target("over less send→ack, ms", "mock, leader moved", "over_less_usual_ms", at_most=10),
+)
 
 
 @dataclass(slots=True)
@@ -156,7 +169,7 @@ def _recover(scene: Scene, watch: Watch) -> None:
 # --- what came of it ------------------------------------------------------------------------------
 
 
-def witness(scene: Scene) -> list[dict[str, Any]]:
+def witness(scene: Scene) -> list[Run]:
     """Have the event with all of the scene's clients; a line for each."""
     cluster = scene.cluster
     cluster.heal()
@@ -180,7 +193,7 @@ def witness(scene: Scene) -> list[dict[str, Any]]:
     ]
 
 
-def figures(scene: Scene, own: Iterable[int], ledger: Ledger, log: Log) -> dict[str, Any]:
+def figures(scene: Scene, own: Iterable[int], ledger: Ledger, log: Log) -> Run:
     """What one client made of it. Times are milliseconds."""
     assert scene.watch is not None
     led = [p for p in own if p in scene.epochs]
@@ -190,12 +203,18 @@ def figures(scene: Scene, own: Iterable[int], ledger: Ledger, log: Log) -> dict[
     found = account(ledger, log)
     gaps = {p: ledger.longest_ack_gap(p, scene.at_s, scene.end_s).duration_s for p in ledger.sent}
     others = [gap for p, gap in gaps.items() if p not in led]
-    return {
+    over_ms = _longest_over(scene, led, ledger, log)
+    usual = steady.usual(ledger, scene.at_s)
+    times = {
         "gap_ms": _ms(max(gaps[p] for p in led)),
-        "over_ms": _longest_over(scene, led, ledger, log),
-        "elected_ms": _ms(max(seen[p].at_s for p in led) - scene.at_s),
         "others_gap_ms": _ms(max(others)) if others else None,
-        **steady.usual(ledger, scene.at_s),
+        "over_ms": over_ms,
+        "over_less_usual_ms": None if over_ms is None else round(over_ms - usual["usual_ms"], 1),
+        "elected_ms": _ms(max(seen[p].at_s for p in led) - scene.at_s),
+        **usual,
+    }
+    return {
+        **{name: figure for name, figure in times.items() if figure is not None},
         "sent": sum(map(len, ledger.sent.values())),
         "lost": len(found.lost),
         "duplicated": len(found.duplicated),
@@ -233,45 +252,49 @@ def _ms(seconds: float) -> float:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def tables(lines: Iterable[Mapping[str, Any]]) -> str:
-    """Markdown: for each kind of cluster a row for each event and client."""
-    lines = list(lines)
+def tables(lines: Sequence[Run]) -> str:
+    """Markdown: for each kind of cluster a row for each event and client; then the targets."""
+    clients = list(dict.fromkeys(line["client"] for line in lines))
     parts = []
-    for kind, title in KINDS.items():
-        own = [line for line in lines if line["cluster"] == kind]
-        if own:
-            parts.append(_table(title, own))
+    for title in KINDS.values():
+        rows = [
+            row
+            for event in EVENTS.values()
+            for client in clients
+            if (row := _row(lines, f"{title}, {event}", client))
+        ]
+        if rows:
+            head = ["", "client", *TIMES.values(), *COUNTS.values()]
+            parts.append(_markdown(head, rows))
+    verdicts = [summary.verdict(target, lines) for target in TARGETS]
+    rows = [
+        [v.target.words, v.target.variant, v.against, v.wanted, v.found, f"**{v.word}**"]
+        for v in verdicts
+    ]
+    parts.append(_markdown(["outlast", "where", "against", "wanted", "found", ""], rows))
     return "\n\n".join(parts)
 
 
-def _table(title: str, lines: Sequence[Mapping[str, Any]]) -> str:
-    clients = list(dict.fromkeys(line["client"] for line in lines))
-    rows = [
-        f"| {title} | client | n | gap, ms | over, ms | gap elsewhere, ms | lost | duplicated "
-        "| out of order | failed |",
-        "| --- | --- " + "| ---: " * 8 + "|",
-    ]
-    for event, name in EVENTS.items():
-        for client in clients:
-            runs = [x for x in lines if (x["event"], x["client"]) == (event, client)]
-            if not runs:
-                continue
-            times = [
-                _spread([run[f"{what}_ms"] for run in runs])
-                for what in ("gap", "over", "others_gap")
-            ]
-            counts = [str(sum(run[what] for run in runs)) for what in COUNTS[:4]]
-            rows.append(f"| {' | '.join([name, client, str(len(runs)), *times, *counts])} |")
-    return "\n".join(rows)
+def _row(lines: Sequence[Run], variant: str, client: str) -> list[str]:
+    runs = [x for x in lines if (x["variant"], x["client"]) == (variant, client)]
+    if not runs:
+        return []
+    counts = [str(sum(run[what] for run in runs)) for what in COUNTS]
+    return [variant, client, *(_spread(runs, metric) for metric in TIMES), *counts]
 
 
-def _spread(figures: Sequence[float | None]) -> str:
-    """Median, smallest, largest; and how many never came."""
-    came = [figure for figure in figures if figure is not None]
-    never = f" ({len(figures) - len(came)} never)" if len(came) < len(figures) else ""
+def _spread(runs: Sequence[Run], metric: str) -> str:
+    """Median, smallest, largest; and how many of the runs have no such figure."""
+    came = [run[metric] for run in runs if metric in run]
     if not came:
-        return "–" if len(figures) == len(never) else "never"
-    return f"{statistics.median(came):,.0f} ({min(came):,.0f}–{max(came):,.0f}){never}"
+        return "–"
+    never = f", {len(runs) - len(came)} never" if len(came) < len(runs) else ""
+    return summary.Spread.of(came).shown("{:,.0f}".format) + never
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 # --- the whole of it ------------------------------------------------------------------------------
@@ -291,7 +314,8 @@ def warm_up(cluster: Cluster, options: argparse.Namespace) -> None:
     cluster.delete_topic(scene.topic)
 
 
-def measure(kind: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure(kind: str, options: argparse.Namespace) -> Iterator[Run]:
+    """All rounds on one kind of cluster: a line for each event and client."""
     with opened(kind) as cluster:
         warm_up(cluster, options)
         for number in range(options.rounds):
@@ -301,10 +325,10 @@ def measure(kind: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     victim = victim_of(cluster, options.kill, number)
                     topic = f"{event}-{number}-{place}"
                     scene = Scene(cluster, event, topic, victim, group, options)
-                    head = {"cluster": kind, "event": event, "round": number, "victim": victim}
-                    head["group"] = ",".join(group)
+                    variant = f"{KINDS[kind]}, {EVENTS[event]}"
+                    head = {"variant": variant, "run": number, "victim": victim}
                     for line in witness(scene):
-                        yield {**head, **line}
+                        yield {**head, "beside": ",".join(group), **line}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -323,7 +347,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=3, help="of each client")
     parser.add_argument("--rate", type=float, default=500, help="records/s on each partition")
-    parser.add_argument("--tick-ms", type=float, default=5, help="between bursts of what is due")
+    parser.add_argument("--tick-ms", type=float, default=10, help="between bursts of what is due")
     parser.add_argument(
         "--kill",
         choices=["bystander", "controller"],
