@@ -56,6 +56,8 @@ STYLE: Any = {  # any: matplotlib would have each name spelled out in the type
 
 
 def _short(figure: float, _position: object = None) -> str:
+    if figure >= 1_024 and figure % 1_024 == 0:
+        return f"{figure / 1_024:g} Ki"
     if figure >= 1_000:
         return f"{figure / 1_000:g}k"
     return f"{figure:g}"
@@ -129,6 +131,8 @@ def curves(measured: Mapping[str, tuple[Scenario, Sequence[Run]]], path: Path) -
             panel.axis("off")
         handles, names = panes[0].get_legend_handles_labels()
         panes[len(measured)].legend(handles, names, loc="center left", fontsize=11)
+        for panel in panels[:, 0]:
+            panel.set_ylabel("µs of CPU per record")
         figure.tight_layout()
         _save(figure, path)
 

@@ -1,7 +1,7 @@
 """Runs the scenarios: one JSON line per run, then how it compares, and which targets are met.
 
     python -m benchmarks.run                              # all of it: 25 minutes
-    python -m benchmarks.run --short                      # one short run of each: 3 minutes
+    python -m benchmarks.run --short                      # one short run of each target: 3 minutes
     python -m benchmarks.run --only throughput --runs 3   # one scenario
     python -m benchmarks.run --only throughput --variants mock --clients outlast,kafka-python
 
@@ -37,8 +37,8 @@ Run = dict[str, Any]
 
 # What makes a real broker's machine code, before the first run that counts.
 WARM_UP = (
-    Case("warm-up", "kafka-python", "kafka", {"seconds": 4.0}),
-    Case("warm-up", "kafka-python", "kafka", {"kind": "latency", "linger_ms": 0, "seconds": 3.0}),
+    Case("warm-up", "kafka-python", "kafka", {"seconds": 3.0}),
+    Case("warm-up", "kafka-python", "kafka", {"kind": "latency", "linger_ms": 0, "seconds": 2.0}),
 )
 
 
@@ -193,8 +193,12 @@ def chosen(options: argparse.Namespace) -> list[Scenario]:
         if why is not None:
             print(f"{name} is left out: {why}", file=sys.stderr)
     found = []
-    for name in options.only or SCENARIOS:
-        scenario = SCENARIOS[name](scale)
+    for name, make in SCENARIOS.items():
+        scenario = make(scale)
+        if name not in (options.only or SCENARIOS):
+            continue
+        if options.short and scenario.curve is not None and not options.only:
+            continue  # a picture, and no target
         cases = tuple(
             case
             for case in _with_asked(scenario.cases, options.clients or ())

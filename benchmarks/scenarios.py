@@ -13,14 +13,12 @@ from typing import Any, Literal
 
 SMALL = {"value_bytes": 100}
 TUNED = {"linger_ms": 5, "batch_bytes": 128 * 1024}
-CODECS = (None, "snappy", "lz4", "gzip", "zstd")
 SUBTRACTED = ("gzip", "zstd")  # the codec's own time is taken off both clients
 PYTHONIC = ("outlast", "kafka-python")
 ALL = ("outlast", "outlast-send-many", "kafka-python", "aiokafka", "confluent-kafka")
 
 ROUND_TRIP_S = 0.02
-OUTAGE_S = 10.0
-OUTAGE_RECORDS = 30_000
+OUTAGE_RECORDS_PER_S = 3_000
 
 Cluster = Literal["mock", "kafka", "relay"]
 
@@ -79,24 +77,39 @@ class Scenario:
     targets: tuple[Target, ...] = ()
     runs: int = 5
     curve: Curve | None = None
-    outage_s: float = OUTAGE_S
+    outage_s: float = 0.0  # of the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of it."""
+    """How much of it: as a whole these take 25 minutes, or 3."""
 
-    seconds: float = 2.0  # of each burst
+    runs_max: int = 5
+    seconds: float = 1.5  # of each burst
+    latency_s: float = 3.0
+    many_records: int = 200_000
+    round_trip_records: int = 30_000
+    outage_s: float = 10.0
+    idle_s: float = 5.0
+    idle_producers: int = 100
+    codecs: tuple[str | None, ...] = (None, "snappy", "lz4", "gzip", "zstd")
+    tuned_mock: bool = True
     curve_seconds: float = 1.0
-    latency_s: float = 5.0
-    idle_s: float = 10.0
-    outage_s: float = OUTAGE_S
-    runs_max: int = 99
-    points_max: int = 99
 
 
 FULL = Scale()
-SHORT = Scale(1.0, 0.5, 3.0, 5.0, 3.0, runs_max=1, points_max=2)
+SHORT = Scale(
+    runs_max=1,
+    seconds=0.5,
+    latency_s=2.0,
+    many_records=100_000,
+    round_trip_records=10_000,
+    outage_s=3.0,
+    idle_s=3.0,
+    idle_producers=10,
+    codecs=(None, "lz4", "gzip"),
+    tuned_mock=False,
+)
 
 
 def _cases(clients: Iterable[str], variant: str, cluster: Cluster, **job: Any) -> tuple[Case, ...]:
@@ -122,10 +135,13 @@ def throughput(scale: Scale) -> Scenario:
     for cluster, where in places:
         defaults, tuned = f"{where}, defaults", f"{where}, linger 5 ms, 128 KiB"
         cases += _cases(ALL, defaults, cluster, **job)
-        cases += _cases(ALL, tuned, cluster, **job, **TUNED)
+        measured = [defaults]
+        if cluster == "kafka" or scale.tuned_mock:
+            cases += _cases(ALL, tuned, cluster, **job, **TUNED)
+            measured.append(tuned)
         per_cpu = "records_per_cpu_s"
         words = "records per CPU second"
-        for variant in (defaults, tuned):
+        for variant in measured:
             factor = 5.0 if variant == defaults else 8.0
             targets += [
                 Target(words, variant, per_cpu, factor, against="kafka-python"),
@@ -150,7 +166,7 @@ def throughput(scale: Scale) -> Scenario:
 def codecs(scale: Scale) -> Scenario:
     cases: tuple[Case, ...] = ()
     targets = []
-    for codec in CODECS:
+    for codec in scale.codecs:
         subtracted = codec in SUBTRACTED
         job: dict[str, Any] = {"value_bytes": 1_000, "key_bytes": 16, "compression": codec}
         job |= {"seconds": scale.seconds, "codec_time": subtracted}
@@ -175,7 +191,7 @@ def many_partitions(scale: Scale) -> Scenario:
     for partitions in (12, 10_000):
         job = {"partitions": partitions, "in_turn": True, **SMALL}
         job |= {"batch_bytes": 1_170, "linger_ms": 10_000, "buffer_bytes": 2**28}  # 10 records
-        job |= {"records": 200_000 if scale is FULL else 100_000, "warm_up_records": 10_000}
+        job |= {"records": scale.many_records, "warm_up_records": 10_000}
         cases += _cases(("outlast",), f"{partitions:,}", "mock", **job)
     target = Target(
         "CPU per record, 10 000 partitions against 12, 10 records a batch",
@@ -211,8 +227,9 @@ def latency(scale: Scale) -> Scenario:
 
 def idle(scale: Scale) -> Scenario:
     clients = ("outlast", "kafka-python", "confluent-kafka")
-    job = {"kind": "idle", "producers": 100, "seconds": scale.idle_s}
-    variant, metric = "100 producers", "core_percent_each"
+    count = scale.idle_producers
+    job = {"kind": "idle", "producers": count, "seconds": scale.idle_s}
+    variant, metric = f"{count} producers", "core_percent_each"
     cases = _cases(clients, variant, "kafka", **job)
     words = "an idle producer's share of a core, %"
     targets = (
@@ -223,7 +240,9 @@ def idle(scale: Scale) -> Scenario:
         Column("core_percent_each", "% of a core each", "{:.4f}".format),
         Column("rss_kib_each", "RSS each, KiB", _count),
     )
-    return Scenario("idle", "100 connected producers, no traffic", cases, columns, targets, runs=3)
+    return Scenario(
+        "idle", f"{count} connected producers, no traffic", cases, columns, targets, runs=3
+    )
 
 
 def memory(scale: Scale) -> Scenario:  # noqa: ARG001
@@ -244,8 +263,8 @@ def memory(scale: Scale) -> Scenario:  # noqa: ARG001
 
 
 def backlog(scale: Scale) -> Scenario:
-    records = round(OUTAGE_RECORDS * scale.outage_s / OUTAGE_S)
-    job = {"kind": "backlog", "records": records, "records_per_s": OUTAGE_RECORDS / OUTAGE_S}
+    records = round(OUTAGE_RECORDS_PER_S * scale.outage_s)
+    job = {"kind": "backlog", "records": records, "records_per_s": OUTAGE_RECORDS_PER_S}
     job |= {"value_bytes": 1_000, "buffer_bytes": 2**26}
     variant = f"{records:,} × 1 kB"
     cases = _cases(("outlast", "kafka-python", "confluent-kafka"), variant, "relay", **job)
@@ -263,8 +282,8 @@ def backlog(scale: Scale) -> Scenario:
     return Scenario("backlog", title, cases, columns, targets, runs=3, outage_s=scale.outage_s)
 
 
-def round_trip(scale: Scale) -> Scenario:  # noqa: ARG001
-    job = {"partition": 0, "batch_bytes": 16_384, "records": 30_000, **SMALL}
+def round_trip(scale: Scale) -> Scenario:
+    job = {"partition": 0, "batch_bytes": 16_384, "records": scale.round_trip_records, **SMALL}
     variant = "20 ms"
     clients = ("outlast", "kafka-python", "aiokafka", "confluent-kafka")
     cases = _cases(clients, variant, "relay", **job)
@@ -288,18 +307,17 @@ def _curve(
     only: Mapping[int, tuple[str, ...]] | None = None,
 ) -> Scenario:
     cases: tuple[Case, ...] = ()
-    step = max(1, (len(points) - 1) // max(1, scale.points_max - 1))
-    for point in list(points)[::step]:
+    for point in points:
         clients = PYTHONIC if only is None else only.get(point, PYTHONIC)
         job = {"seconds": scale.curve_seconds, **SMALL, **points[point]}
         cases += _cases(clients, str(point), "mock", **job)
     curve = Curve("us_per_record", axis, log)
-    return Scenario(name, title, cases, (BURST[1],), runs=3, curve=curve)
+    return Scenario(name, title, cases, (BURST[1],), runs=2, curve=curve)
 
 
 def by_size(scale: Scale) -> Scenario:
     points = {size: {"value_bytes": size} for size in (10, 100, 1_000, 10_000)}
-    return _curve(scale, "by-size", "by record size", "bytes of a record's value", points)
+    return _curve(scale, "by-size", "by record size", "bytes of a value", points)
 
 
 def by_partitions(scale: Scale) -> Scenario:
@@ -314,7 +332,7 @@ def by_partitions(scale: Scale) -> Scenario:
 def by_batch(scale: Scale) -> Scenario:
     sizes = (1_024, 4_096, 16_384, 65_536, 262_144)
     points = {size: {"batch_bytes": size, "linger_ms": 5} for size in sizes}
-    return _curve(scale, "by-batch", "by batch size", "batch_size, bytes (linger 5 ms)", points)
+    return _curve(scale, "by-batch", "by batch size", "batch_size, linger 5 ms", points)
 
 
 def by_threads(scale: Scale) -> Scenario:
@@ -324,11 +342,11 @@ def by_threads(scale: Scale) -> Scenario:
 
 def by_producers(scale: Scale) -> Scenario:
     points = {count: {"producers": count} for count in (1, 2, 5, 10)}
-    axis = "producers in one process, one thread"
+    axis = "producers that one thread sends with"
     return _curve(scale, "by-producers", "by producers", axis, points)
 
 
-SCENARIOS = {
+SCENARIOS: dict[str, Callable[[Scale], Scenario]] = {
     "throughput": throughput,
     "latency": latency,
     "codecs": codecs,
