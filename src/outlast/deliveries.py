@@ -122,7 +122,7 @@ class Deliveries(Sequence[DeliveryFuture]):
             IllegalStateError: it would wait in a callback, that is for itself.
         """
         self._wait(timeout)
-        return [future.exception or future.value for future in self]
+        return [future.exception or future.get(timeout=0) for future in self]
 
     def failed(self, timeout: float | None = None) -> list[tuple[int, DeliveryError]]:
         """Which records failed, by their index, and why. Waits and raises as `results`."""
@@ -140,10 +140,8 @@ class Deliveries(Sequence[DeliveryFuture]):
         Raises:
             DeliveryError: that of the first record that failed.
         """
-        failed = self.failed(timeout)
-        if failed:
-            raise failed[0][1].with_traceback(None)
-        return [future.value for future in self]
+        self._wait(timeout)
+        return [future.get(timeout=0) for future in self]
 
     def __await__(self) -> Generator[Any, Any, list[RecordMetadata]]:
         """As `get`, in asyncio."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -488,6 +489,18 @@ class TestDeliveries:
         assert (many.is_done, many.succeeded(), many.node_id, many.gaps) == (True, True, -1, ())
         assert told == [many]
         assert repr(many) == "<Deliveries records=0 settled>"
+
+    def test_it_keeps_no_record(
+        self, shared_cluster: ClusterServer, make_producer: MakeProducer
+    ) -> None:
+        topic, producer = new_topic(shared_cluster, 1), make_producer(shared_cluster)
+        value = b"%d" % time.time_ns()
+        before = sys.getrefcount(value)
+        many = producer.send_many(topic, [value] * 10)
+        keyed = producer.send_many(topic, [value] * 10, keys=[value] * 10)
+        futures = [*many, *keyed]
+        assert sys.getrefcount(value) == before
+        assert all(future.get(10) for future in futures)
 
     def test_waiting_ends_in_time(
         self, shared_cluster: ClusterServer, make_producer: MakeProducer
