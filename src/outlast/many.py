@@ -30,8 +30,8 @@ from outlast.arguments import (
 )
 from outlast.deliveries import Deliveries, Part, Sizes
 from outlast.delivery import Delivery
-from outlast.engine.queue import Run
 from outlast.engine.record_batch import HEADER_BYTES, record_bytes_max
+from outlast.engine.run import Run
 from outlast.errors import BlockedError
 
 if TYPE_CHECKING:

@@ -356,7 +356,8 @@ def start(
     partition.window.next_sequence = sequence
     world = World(partition, [], Broker(first_any), allowed)
     for number in range(batches + acknowledged):
-        batch = partition.queue.append(0, None, b"v", (), None, float(number))
+        batch = partition.queue.begin(float(number))
+        batch.append(0, None, b"v", ())
         partition.queue.end_linger()
         world.batches.append(batch)
         if number == 0 and acknowledged:

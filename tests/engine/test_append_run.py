@@ -15,7 +15,8 @@ from outlast.engine.batch import Batch
 from outlast.engine.hub import Hub
 from outlast.engine.intake import Intake, Taken, Waiting
 from outlast.engine.messages import Compress, Granted
-from outlast.engine.queue import FailureReason, Run
+from outlast.engine.queue import FailureReason
+from outlast.engine.run import Run
 from outlast.engine.settings import Settings
 from tests.engine.test_metadata import answer, part, topic
 from tests.engine.usual import USUAL

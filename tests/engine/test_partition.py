@@ -41,14 +41,11 @@ class Bench:
         """Batches of `records` records each, closed."""
         out = []
         for _ in range(batches):
-            batch: Batch | None = None
+            batch = self.partition.queue.begin(self.now)
             for _ in range(records):
-                batch = self.partition.queue.append(
-                    0, None, b"v%d" % self.made, (), batch, self.now
-                )
+                batch.append(0, None, b"v%d" % self.made, ())
                 self.made += 1
             self.partition.queue.end_linger()
-            assert batch is not None
             out.append(batch)
         return out
 
@@ -493,7 +490,7 @@ def test_rule_9_one_in_flight_keeps_the_order() -> None:
 def test_rule_10_a_batch_takes_no_record_half_a_second_younger_than_its_first() -> None:
     bench = Bench(linger_s=0.1)
     queue = bench.partition.queue
-    batch = queue.append(0, None, b"a", (), None, 1.0)
+    batch = queue.begin(1.0)
     assert queue.joined(10, 1.5) is batch
     assert queue.joined(10, 1.51) is None
 
@@ -502,7 +499,7 @@ def test_a_closed_batch_takes_no_record() -> None:
     """Also before it has its bytes: they may be being compressed in another thread."""
     bench = Bench(linger_s=1.0)
     queue = bench.partition.queue
-    batch = queue.append(0, None, b"v", (), None, bench.now)
+    batch = queue.begin(bench.now)
     assert queue.joined(10, bench.now) is batch
     queue.end_linger()
     assert queue.joined(10, bench.now) is None
@@ -511,7 +508,7 @@ def test_a_closed_batch_takes_no_record() -> None:
 def test_linger_is_over_with_time_with_a_full_batch_or_with_flush() -> None:
     bench = Bench(linger_s=0.1)
     queue = bench.partition.queue
-    queue.append(0, None, b"a", (), None, 1.0)
+    queue.begin(1.0)
     assert bench.partition.due_s() == pytest.approx(1.1)
     queue.end_linger()
     assert bench.partition.due_s() == 1.0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from uuid import UUID
 
 from outlast.engine.messages import (
@@ -23,11 +24,13 @@ from outlast.engine.messages import (
     Outcome,
 )
 from outlast.engine.record_batch import (
+    Headers,
     Record,
     RecordBatchBuilder,
     read_records,
     stamp,
 )
+from outlast.engine.run import Run
 
 ATTEMPTS_KEPT = 7  # from the start, and again from the end
 NOT_NUMBERED = -1
@@ -169,6 +172,24 @@ class Batch:
         """Bytes of the record batch: as it will be uncompressed, or as it was sealed."""
         return len(self.data) if self.data is not None else self._building().size_bytes
 
+    def append(
+        self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> int:
+        """Take one record; returns the batch's size with it."""
+        builder = self.builder
+        assert builder is not None, "a sealed batch takes no record"
+        builder.append(timestamp_ms, key, value, headers)
+        self.count += 1
+        return builder.size_bytes
+
+    def extend(self, run: Run, begin: int, end: int) -> int:
+        """Take these records of a run; returns the batch's size with them."""
+        builder = self._building()
+        keys = repeat(None) if run.keys is None else run.keys[begin:end]
+        builder.extend(run.timestamp_ms, keys, run.values[begin:end], run.headers)
+        self.count = builder.count
+        return builder.size_bytes
+
     def compressed(self, compression: int) -> bytearray:
         """The bytes, compressed by the codec of this number. The batch must be closed."""
         assert self.closed
@@ -205,8 +226,7 @@ class Batch:
     def _piece(self, records: Sequence[Record], begin: int) -> Batch:
         piece = Batch(self.tp, self.created_s)
         for record in records:
-            piece._building().append(record.timestamp_ms, record.key, record.value, record.headers)
-        piece.count = len(records)
+            piece.append(record.timestamp_ms, record.key, record.value, record.headers)
         piece.closed = True
         piece.first_index = self.first_index + begin
         piece.delivery = self.delivery

@@ -19,8 +19,8 @@ from outlast.engine.batch import Batch
 from outlast.engine.hub import Hub
 from outlast.engine.messages import Granted
 from outlast.engine.partitioner import keyed_partition
-from outlast.engine.queue import Run
 from outlast.engine.record_batch import RECORD_BYTES_MAX, Headers, headers_bytes_max
+from outlast.engine.run import Run
 
 RECORD_OVERHEAD_BYTES = 120  # of a record's future and slot
 BATCH_OVERHEAD_BYTES = 700  # of a batch's own objects and header
@@ -91,11 +91,9 @@ class Intake:
             partitions = hub.metadata.partitions(topic)
             if partitions is None:
                 return self._wait_for_topic(topic, now, ticket)
-            size_bytes = RECORD_BYTES_MAX  # as `record_bytes_max`, without its call
-            if key is not None:
-                size_bytes += len(key)
-            if value is not None:
-                size_bytes += len(value)
+            size_bytes = RECORD_BYTES_MAX  # this is `record_bytes_max`, without its calls
+            size_bytes += 0 if key is None else len(key)
+            size_bytes += 0 if value is None else len(value)
             size_bytes += headers_bytes_max(headers) if headers else 0
             anywhere = partition is None and key is None
             if partition is None:
@@ -114,20 +112,21 @@ class Intake:
                 place = place or hub.new_partition(tp, now)
                 charge_bytes += BATCH_OVERHEAD_BYTES
             if not hub.accumulator.charge(tp, charge_bytes, ticket):
-                if joins is not None:  # it may be sealed by then: ask for room for another
-                    charge_bytes += BATCH_OVERHEAD_BYTES
+                # what it joins now may be sealed by then: ask for room for another
+                charge_bytes += BATCH_OVERHEAD_BYTES if joins is not None else 0
                 return self._wait_for_room(tp, charge_bytes, ticket, anywhere=anywhere)
             if ticket:
                 self._keyless.discard(ticket)
                 hub.grant(hub.accumulator.grant())  # it may have taken less than was kept
-            batch = place.queue.append(timestamp_ms, key, value, headers, joins, now)
+            batch = place.queue.begin(now) if joins is None else joins
+            batch_bytes = batch.append(timestamp_ms, key, value, headers)
             batch.charge_bytes += charge_bytes
             if joins is None:
                 hub.busy[tp] = place
                 self.attention = True
                 hub.metadata.interest(topic, now)
                 hub.meet_gap(batch)
-            if batch.closed:
+            if batch_bytes >= place.queue.batch_bytes:
                 self._batch_is_full(batch)
             return batch
         except _RefusedError as refused:
@@ -177,13 +176,14 @@ class Intake:
         if end == begin or not hub.accumulator.charge(tp, charge_bytes):
             return
         batch.charge_bytes += charge_bytes
-        queue.extend(batch, run, begin, end)
+        batch_bytes = batch.extend(run, begin, end)
         if sticks:
             hub.sticky.gave(run.topic, size_bytes)
-        if batch.closed:
+        if batch_bytes >= queue.batch_bytes:
             self._batch_is_full(batch)
 
     def _batch_is_full(self, batch: Batch) -> None:
+        batch.closed = True
         self.attention = True
         if self._hub.settings.compression:
             self._hub.compress(batch)

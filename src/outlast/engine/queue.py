@@ -9,15 +9,11 @@ Rules:
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate, repeat
 
 from outlast.engine.batch import Batch
-from outlast.engine.record_batch import Headers, record_bytes_max
 
 AGE_IN_ACKS = 2  # a batch may hold the records of so many times that an ack takes
 AGE_OF_TIMEOUT_MAX = 0.1
@@ -44,60 +40,6 @@ class FailureReason:
     kind: str
     error_code: int | None
     message: str
-
-
-class Run:
-    """Records that one call brought, of one topic and time and with the same headers.
-
-    Args:
-        keys: None: no record has one.
-    """
-
-    __slots__ = ("_totals", "headers", "keys", "partition", "timestamp_ms", "topic", "values")
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int | None,
-        keys: Sequence[bytes | None] | None,
-        values: Sequence[bytes | None],
-        headers: Headers,
-        timestamp_ms: int,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.keys = keys
-        self.values = values
-        self.headers = headers
-        self.timestamp_ms = timestamp_ms
-        fixed = record_bytes_max(None, None, headers)
-        sizes = [fixed + len(value or b"") for value in values]
-        if keys is not None:
-            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
-        self._totals = array("q", accumulate(sizes, initial=0))  # of the records before each
-
-    def __repr__(self) -> str:
-        return f"<Run {self.topic} partition={self.partition} records={len(self.values)}>"
-
-    def key(self, index: int) -> bytes | None:
-        """The key of one of them."""
-        return None if self.keys is None else self.keys[index]
-
-    def bytes_max(self, begin: int, end: int) -> int:
-        """The most that these records add to a batch."""
-        return self._totals[end] - self._totals[begin]
-
-    def fitting(self, begin: int, batch_bytes: int, buffer_bytes: int, record_bytes: int) -> int:
-        """The end of those from `begin` on that fit into so much of a batch, and of a buffer of
-        which each takes `record_bytes` beside its own.
-        """
-        totals, before = self._totals, self._totals[begin]
-        end = max(begin, bisect_right(totals, before + batch_bytes) - 1)
-        return begin + bisect_right(
-            range(begin, end),
-            buffer_bytes,
-            key=lambda i: totals[i + 1] - before + (i + 1 - begin) * record_bytes,
-        )
 
 
 class Queue:
@@ -135,36 +77,8 @@ class Queue:
         )
         return batch if joins else None
 
-    def append(
-        self,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        joins: Batch | None,
-        now: float,
-    ) -> Batch:
-        """Take one record (`joins`: what `joined` said); it is now the last of its batch."""
-        batch = self._begun(now) if joins is None else joins
-        builder = batch.builder
-        assert builder is not None
-        builder.append(timestamp_ms, key, value, headers)
-        batch.count += 1
-        if builder.size_bytes >= self.batch_bytes:
-            batch.closed = True
-        return batch
-
-    def extend(self, batch: Batch, run: Run, begin: int, end: int) -> None:
-        """Let the last batch take more records, which fit into it."""
-        builder = batch.builder
-        assert builder is not None
-        keys = repeat(None) if run.keys is None else run.keys[begin:end]
-        builder.extend(run.timestamp_ms, keys, run.values[begin:end], run.headers)
-        batch.count = builder.count
-        if builder.size_bytes >= self.batch_bytes:
-            batch.closed = True
-
-    def _begun(self, now: float) -> Batch:
+    def begin(self, now: float) -> Batch:
+        """A new batch behind the others, for a record that joins none."""
         self.end_linger()
         self._hurried = False
         batch = Batch(self._tp, now)
