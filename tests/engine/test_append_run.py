@@ -13,7 +13,13 @@ from kafka.errors import MessageSizeTooLargeError
 
 from outlast.engine.batch import Batch
 from outlast.engine.hub import Hub
-from outlast.engine.intake import Intake, Taken, Waiting
+from outlast.engine.intake import (
+    BATCH_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    Intake,
+    Taken,
+    Waiting,
+)
 from outlast.engine.messages import Compress, Granted
 from outlast.engine.queue import FailureReason
 from outlast.engine.run import Run
@@ -207,6 +213,24 @@ def test_a_run_is_taken_in_a_few_passes(partition: int | None) -> None:
     if partition is not None:
         sizes = [batch.size_bytes for batch in world.batches[:-1]]
         assert min(sizes) > 16_384 - 150, "they are filled to the end"
+
+
+@pytest.mark.parametrize("held_up", [False, True])
+def test_one_pass_takes_what_there_is_room_for_in_the_buffer(held_up: bool) -> None:
+    """Where somebody is held up: in half of it, for more must be asked about record by record."""
+    world = World(True, batch_bytes=1 << 20, buffer_bytes=20_000)
+    if held_up:
+        world.step("gap", 2)
+    run = run_of([b"v" * 100] * 100, partition=0)
+    record_bytes = run.bytes_max(0, 1) + RECORD_OVERHEAD_BYTES
+    limit_bytes = 10_000 if held_up else 20_000
+    fitting = (limit_bytes - BATCH_OVERHEAD_BYTES) // record_bytes
+    taken = world.intake.append_run(run, 0, 1.0)
+    assert isinstance(taken, Taken)
+    assert (taken.first, taken.count) == (0, fitting)
+    world.step("send", run)
+    assert world.waits is not None
+    assert world.calls == (1 if not held_up else len(world.placed) + 1)
 
 
 def test_records_of_other_threads_stay_where_they_are_between_those_of_a_run() -> None:
