@@ -317,7 +317,8 @@ def warm_up(cluster: Cluster, options: argparse.Namespace) -> None:
 def measure(kind: str, options: argparse.Namespace) -> Iterator[Run]:
     """All rounds on one kind of cluster: a line for each event and client."""
     with opened(kind) as cluster:
-        warm_up(cluster, options)
+        if kind == "real":
+            warm_up(cluster, options)
         for number in range(options.rounds):
             for event in options.events:
                 for place, group in enumerate(options.groups):

@@ -24,9 +24,12 @@ from outlast.testing.cluster import MockCluster as Core
 from tests.real.kafka_cluster import RealCluster, until
 from tests.real.metadata import MetadataConnection, TopicView, Watch
 
-# Followers that rest after a move, and a new leader that denies at first that it leads, would hide
-# the client's share. (The real cluster's rest is shortened for the same reason.)
-MOCK_SETTINGS = replace(KRAFT, fetch_backoff_p=0.0, deny_p=0.0, combined_quorum=True)
+# Followers that rest after a move, a new leader that denies at first that it leads, and nodes that
+# learn of it up to 30 ms after the first of them would hide the client's share. (The rest of the
+# real cluster's followers is shortened for the same reason.)
+MOCK_SETTINGS = replace(
+    KRAFT, fetch_backoff_p=0.0, deny_p=0.0, metadata_lag_s=0.001, combined_quorum=True
+)
 PREFERRED = 0  # of the elections that an administrator may ask for
 
 
