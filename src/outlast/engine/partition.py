@@ -101,9 +101,10 @@ class Partition:
 
     def ready_s(self) -> float | None:
         """Since when (or from when on) the oldest waiting batch is ready to be sent."""
-        for batch in self.window:
-            if batch.pending:
-                return batch.created_s  # it lingered before it was first sent
+        if self.in_flight < len(self.window):  # else all of them are on their way
+            for batch in self.window:
+                if batch.pending:
+                    return batch.created_s  # it lingered before it was first sent
         return self.queue.ready_s()
 
     def due_s(self) -> float | None:
