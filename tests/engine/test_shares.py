@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings, strategies as st
@@ -16,6 +16,9 @@ from hypothesis.stateful import (
 )
 
 from outlast.engine.accumulator import Accumulator
+from outlast.engine.batch import Batch
+from outlast.engine.partition import Partition
+from outlast.engine.queue import Limits
 from outlast.engine.shares import DELIVERED_WITHIN_S, LOOK_S, Shares
 
 LIMIT_BYTES = 1000
@@ -27,22 +30,16 @@ A, B, C, D = PARTITIONS
 TopicPartition = tuple[str, int]
 
 
-@dataclass
-class Batch:
-    """What `Shares` looks at of a batch."""
-
-    charge_bytes: int
-    created_s: float
-
-
-@dataclass
-class Place:
-    """What `Shares` looks at of a partition."""
-
-    batches: list[Batch] = field(default_factory=list)
-
-    def unsettled(self) -> Iterator[Batch]:
-        return iter(self.batches)
+LIMITS = Limits(
+    idempotent=True,
+    window_batches=5,
+    batch_bytes=LIMIT_BYTES,
+    compression=0,
+    linger_s=LINGER_S,
+    batch_age_s=PATIENCE_S,
+    delivery_timeout_s=120.0,
+    unix_offset_s=0.0,
+)
 
 
 class Buffer:
@@ -52,29 +49,31 @@ class Buffer:
         self.now = 100.0
         self.shares = Shares(LINGER_S)
         self.room = Accumulator(LIMIT_BYTES, self.shares)
-        self.busy: dict[TopicPartition, Place] = {}
+        self.busy: dict[TopicPartition, Partition] = {}
 
     def send(self, tp: TopicPartition, size_bytes: int, ticket: int = 0) -> bool:
         if not self.room.charge(tp, size_bytes, ticket):
             return False
-        self.busy.setdefault(tp, Place()).batches.append(Batch(size_bytes, self.now))
+        batch = Batch(tp, self.now)
+        batch.charge_bytes = size_bytes
+        self.busy.setdefault(tp, Partition(*tp, LIMITS)).queue.batches.append(batch)
         return True
 
     def settle(self, tp: TopicPartition, *, delivered: bool) -> list[int]:
         """The partition's oldest batch has its outcome; returns who gets its room."""
-        batch = self.busy[tp].batches.pop(0)
-        if not self.busy[tp].batches:
+        batch = self.busy[tp].queue.batches.popleft()
+        if self.busy[tp].idle:
             del self.busy[tp]
         if delivered:
             self.shares.delivered(tp, self.now)
         return self.room.refund(tp, batch.charge_bytes)
 
     def judge(self, gaps: Collection[TopicPartition] = ()) -> list[int]:
-        self.shares.judge(self.busy, gaps, self.room.reserved(), self.now)  # type: ignore[arg-type]
+        self.shares.judge(self.busy, gaps, self.room.reserved(), self.now)
         return self.room.grant()
 
     def held_up(self, gaps: Collection[TopicPartition] = ()) -> set[TopicPartition]:
-        return self.shares.held_up(self.now, self.busy, gaps)  # type: ignore[arg-type]
+        return self.shares.held_up(self.now, self.busy, gaps)
 
 
 @pytest.fixture
