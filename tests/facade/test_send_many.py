@@ -434,6 +434,31 @@ class Old:
         return len(key or b"") % len(cluster.partitions_for_topic(topic))
 
 
+def test_headers_of_serializers_and_places_of_a_partitioner_go_together(
+    shared_cluster: ClusterServer, make_producer: MakeProducer
+) -> None:
+    topic = new_topic(shared_cluster, 3)
+    producer = make_producer(shared_cluster, partitioner=Noting(), value_serializer=Numbers())
+    metadata = producer.send_many(topic, range(9), headers=[("h", b"1")]).get(10)
+    parts = [shared_cluster.records(topic, partition) for partition in range(3)]
+    found = [parts[m.partition][m.offset] for m in metadata]
+    assert [record.value for record in found] == [b"%d" % n for n in range(9)]
+    three = ("three", topic.encode())
+    assert [list(r.headers) for r in found] == [
+        [("h", b"1"), *([three] * (n % 3 == 0))] for n in range(9)
+    ]
+
+
+def test_headers_of_serializers_count_for_the_size(
+    shared_cluster: ClusterServer, make_producer: MakeProducer
+) -> None:
+    topic = new_topic(shared_cluster, 1)
+    producer = make_producer(shared_cluster, value_serializer=Numbers(), max_request_size=95)
+    with pytest.raises(kafka.errors.MessageSizeTooLargeError, match=r"values\[2\]: "):
+        producer.send_many(topic, [1, 2, 3])
+    assert len(producer.send_many(topic, [1, 2, 4]).get(10)) == 3
+
+
 @pytest.mark.filterwarnings("ignore:partitioner does not implement:DeprecationWarning")
 @pytest.mark.parametrize(
     "partitioner",
@@ -529,6 +554,22 @@ class TestDeliveries:
         assert many.failed() == []
         assert many.node_id == shared_cluster.leader(topic, 0)[0]
 
+    def test_its_time_is_for_all_and_not_for_each(
+        self, shared_cluster: ClusterServer, make_producer: MakeProducer
+    ) -> None:
+        topic = new_topic(shared_cluster, 1)
+        producer = make_producer(
+            shared_cluster, batch_size=500, max_in_flight_requests_per_connection=1
+        )
+        producer.send(topic, b"before").get(10)
+        strike(shared_cluster, Slow(0.1, api=PRODUCE, topic=topic, times=12))
+        many = producer.send_many(topic, VALUES)
+        begun_s = time.monotonic()
+        with pytest.raises(BlockedError):
+            many.results(0.4)
+        assert 0.3 < time.monotonic() - begun_s < 0.9
+        assert len(many.results(10)) == 1000
+
     def test_a_batch_that_fails_is_told_by_index(
         self, shared_cluster: ClusterServer, make_producer: MakeProducer
     ) -> None:
@@ -557,6 +598,22 @@ class TestDeliveries:
         told: list[object] = []
         many.add_callback(told.append).add_errback(told.append)
         assert told == [many]
+
+    def test_each_tells_of_its_own_records_in_a_batch_that_several_share(
+        self, shared_cluster: ClusterServer, make_producer: MakeProducer
+    ) -> None:
+        topic = new_topic(shared_cluster, 1)
+        producer = make_producer(shared_cluster, linger_ms=200, enable_idempotence=False)
+        producer.send(topic, b"before").get(10)
+        strike(shared_cluster, Error(87, topic=topic, times=1))
+        sent = [producer.send_many(topic, VALUES[:n]) for n in (3, 5, 4)]
+        for many, count in zip(sent, (3, 5, 4), strict=True):
+            assert [index for index, _ in many.failed(10)] == list(range(count))
+            assert len(many.results(0)) == count
+        assert len({id(error) for many in sent for _, error in many.failed(0)}) == 1
+        sent = [producer.send_many(topic, VALUES[:n]) for n in (3, 5, 4)]
+        offsets = [m.offset for many in sent for m in many.get(10)]
+        assert offsets == list(range(1, 13))
 
     def test_callbacks_hear_once_of_all_on_the_io_thread(
         self, shared_cluster: ClusterServer, make_producer: MakeProducer

@@ -364,7 +364,7 @@ def test_a_signal_handler_that_raises_at_any_step_breaks_nothing(
 ) -> None:
     producer = make_producer(server, compression_type=compression, batch_size=300)
     before = b"before %d"
-    producer.send(TOPIC, before % 0, partition=0).get(10)
+    producer.send_many(TOPIC, [before % 0], partition=0).get(10)  # imports what it needs
     step, steps, sent, cut = 0, 1, [before % 0], 0
     doubtful: set[bytes] = set()
     while step <= steps:
