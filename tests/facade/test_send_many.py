@@ -635,6 +635,22 @@ class TestDeliveries:
         many.add_callback(hear, "late", end="").add_errback(hear, "never", end="")
         assert [word for word, *_ in heard[2:]] == ["late"]
 
+    def test_callbacks_that_wait_hear_of_a_failure(
+        self, shared_cluster: ClusterServer, make_producer: MakeProducer
+    ) -> None:
+        topic = new_topic(shared_cluster, 1)
+        producer = make_producer(shared_cluster, linger_ms=100, enable_idempotence=False)
+        producer.send(topic, b"before").get(10)
+        strike(shared_cluster, Error(87, topic=topic, times=1))
+        heard: list[tuple[str, Any]] = []
+        many = producer.send_many(topic, VALUES[:9])
+        many.add_callback(lambda m: heard.append(("good", m)))
+        many.add_errback(lambda m: heard.append(("bad", m)))
+        many.add_both(lambda m: heard.append(("both", m)))
+        assert heard == []
+        producer.flush(10)
+        assert sorted(heard) == [("bad", many), ("both", many)]
+
     def test_what_a_callback_raises_is_logged_and_others_run(
         self,
         shared_cluster: ClusterServer,

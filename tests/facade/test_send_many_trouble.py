@@ -252,6 +252,28 @@ def test_a_batch_that_is_split_on_its_way(
     assert told == [many]
 
 
+def test_it_waits_for_each_piece_of_a_batch_that_is_split(
+    make_cluster: Callable[..., ClusterServer], make_producer: MakeProducer
+) -> None:
+    server = make_cluster(max_message_bytes=2_000)
+    topic, told = new_topic(server, 1), []
+    producer = make_producer(server, linger_ms=50, max_in_flight_requests_per_connection=1)
+    producer.send(topic, b"before").get(10)
+    strike(server, Slow(0.2, api=PRODUCE, topic=topic))
+    values = [b"%02d" % n * 50 for n in range(30)]
+    for call in ("get", "results", "failed"):
+        many = producer.send_many(topic, values)
+        many.add_both(lambda m: told.append(m[-1].is_done))
+        many[0].get(10)
+        assert not many[-1].is_done
+        assert not many.is_done
+        assert (many[0].node_id > 0, many.node_id) == (True, -1)
+        assert len(getattr(many, call)(10)) == (0 if call == "failed" else 30)
+        assert many[-1].is_done
+    producer.flush(10)
+    assert told == [True] * 3
+
+
 @pytest.mark.parametrize("keyed", [False, True])
 def test_leaders_that_move_in_the_middle_lose_and_double_nothing(
     server: ClusterServer, make_producer: MakeProducer, keyed: bool
