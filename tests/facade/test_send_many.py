@@ -452,11 +452,16 @@ def test_headers_of_serializers_and_places_of_a_partitioner_go_together(
 def test_headers_of_serializers_count_for_the_size(
     shared_cluster: ClusterServer, make_producer: MakeProducer
 ) -> None:
+    class Marking(Serializer):  # type: ignore[misc]
+        def serialize(self, _topic: str, headers: Any, data: int) -> bytes:
+            headers.append(("h", b"w" * data))
+            return b"v"
+
     topic = new_topic(shared_cluster, 1)
-    producer = make_producer(shared_cluster, value_serializer=Numbers(), max_request_size=95)
+    producer = make_producer(shared_cluster, value_serializer=Marking(), max_request_size=500)
     with pytest.raises(kafka.errors.MessageSizeTooLargeError, match=r"values\[2\]: "):
-        producer.send_many(topic, [1, 2, 3])
-    assert len(producer.send_many(topic, [1, 2, 4]).get(10)) == 3
+        producer.send_many(topic, [100, 300, 500, 700])
+    assert len(producer.send_many(topic, [100, 300]).get(10)) == 2
 
 
 @pytest.mark.filterwarnings("ignore:partitioner does not implement:DeprecationWarning")
