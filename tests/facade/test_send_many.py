@@ -63,6 +63,18 @@ def test_records_arrive_in_order_and_each_has_its_place(
     assert [record.value for record in stored] == VALUES
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+def test_the_io_thread_is_woken_for_them(
+    shared_cluster: ClusterServer, one: KafkaProducer, keyed: bool
+) -> None:
+    topic = new_topic(shared_cluster, 1)
+    one.send(topic, b"the topic is known").get(10)
+    begun_s = time.monotonic()
+    for _ in range(20):
+        one.send_many(topic, VALUES[:3], keys=VALUES[:3] if keyed else None).get(10)
+    assert time.monotonic() - begun_s < 3.0
+
+
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("acks", ["all", 1, 0])
 def test_each_codec_and_each_kind_of_acks(
