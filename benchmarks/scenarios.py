@@ -187,12 +187,13 @@ def codecs(scale: Scale) -> Scenario:
 
 
 def many_partitions(scale: Scale) -> Scenario:
+    """On a real Kafka: a batch takes the mock 0.2 ms, and a request of thousands seems lost."""
     cases: tuple[Case, ...] = ()
     for partitions in (12, 10_000):
         job = {"partitions": partitions, "in_turn": True, **SMALL}
         job |= {"batch_bytes": 1_170, "linger_ms": 10_000, "buffer_bytes": 2**28}  # 10 records
         job |= {"records": scale.many_records, "warm_up_records": 10_000}
-        cases += _cases(("outlast",), f"{partitions:,}", "mock", **job)
+        cases += _cases(("outlast",), f"{partitions:,}", "kafka", **job)
     target = Target(
         "CPU per record, 10 000 partitions against 12, 10 records a batch",
         "10,000",
