@@ -10,6 +10,7 @@ import typing
 
 from kafka.producer.future import RecordMetadata
 
+from outlast.deliveries import Deliveries
 from outlast.errors import (
     BlockedError,
     ClosedError,
@@ -47,6 +48,7 @@ __all__ = [
     "ClosedError",
     "ConfigurationError",
     "ConfigurationTypeError",
+    "Deliveries",
     "DeliveryError",
     "DeliveryFuture",
     "Gap",

@@ -259,7 +259,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         """
         if self._closed:
             raise ClosedError("KafkaProducer already closed!")
-        from outlast.many import Records, take  # not before it is needed
+        from outlast.many import Records, listed, take  # not before it is needed
 
         headers = [] if headers is None else checked_headers(headers)
         if topic not in self._topics:
@@ -273,7 +273,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
 
         if not self._wants_span():
             return sent(headers, values)
-        return self._send_spans.around_many(sent, topic, list(values), headers, partition)
+        values = listed("values", values)
+        return self._send_spans.around_many(sent, topic, values, headers, partition)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what is buffered without lingering, and wait until all of it is settled.
@@ -426,10 +427,14 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
     def _refused(
         self, error: Exception, topic: str, partition: int | None, *records: tuple[Any, ...]
     ) -> Delivery:
-        """The cluster said no to the topic: the future tells, as in kafka-python."""
+        """Not taken, and the future tells: as in kafka-python, where the cluster will not have the
+        topic; and in `send_many`, where others were taken before.
+        """
         from outlast.assembly import EPISODE_S, Record
 
-        if time.monotonic() - self._refused_s.get(topic, -EPISODE_S) >= EPISODE_S:
+        by_cluster = isinstance(error, BrokerResponseError)
+        since_s = time.monotonic() - self._refused_s.get(topic, -EPISODE_S)
+        if by_cluster and since_s >= EPISODE_S:
             self._refused_s[topic] = time.monotonic()
             log.error("%s: cannot write to topic %s: %s", self, topic, error)
         given_back = [Record(index, *record) for index, record in enumerate(records)]

@@ -17,6 +17,7 @@ from outlast import (
     ClosedError,
     ConfigurationError,
     ConfigurationTypeError,
+    Deliveries,
     DeliveryError,
     DeliveryFuture,
     Gap,
@@ -90,7 +91,7 @@ def send(producer: KafkaProducer) -> int:
 
 def send_many(producer: KafkaProducer) -> list[int]:
     numbers = (b"%d" % n for n in range(10))
-    many = producer.send_many("orders", numbers, headers=[("h", b"1")], timestamp_ms=1)
+    many: Deliveries = producer.send_many("orders", numbers, headers=[("h", b"1")], timestamp_ms=1)
     many.add_callback(print, "delivered").add_errback(print, "failed").add_both(print, end="")
     first: DeliveryFuture = many[0]
     some: list[DeliveryFuture] = many[1:3]

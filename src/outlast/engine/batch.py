@@ -182,13 +182,12 @@ class Batch:
         self.count += 1
         return builder.size_bytes
 
-    def extend(self, run: Run, begin: int, end: int) -> int:
-        """Take these records of a run; returns the batch's size with them."""
+    def extend(self, run: Run, begin: int, end: int) -> None:
+        """Take these records of a run."""
         builder = self._building()
         keys = repeat(None) if run.keys is None else run.keys[begin:end]
         builder.extend(run.timestamp_ms, keys, run.values[begin:end], run.headers)
         self.count = builder.count
-        return builder.size_bytes
 
     def compressed(self, compression: int) -> bytearray:
         """The bytes, compressed by the codec of this number. The batch must be closed."""

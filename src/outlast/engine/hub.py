@@ -8,6 +8,7 @@ values and never call each other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from outlast.engine.accumulator import Accumulator
@@ -79,6 +80,7 @@ class Hub:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.busy: dict[TopicPartition, Partition] = {}  # those with unsettled batches
         self.troubled: dict[TopicPartition, float] = {}  # no usable leader, since when
+        self.expiry_s = math.inf  # no unsettled batch expires before
         self.out = Outbox()
 
     def __repr__(self) -> str:
@@ -156,6 +158,26 @@ class Hub:
             fate = "delivered" if delivered else "expired" if expired else "failed"
             self.tell(self.recorder.settled(number, fate, delivered or failed, now))
 
+    def batch_begun(self, place: Partition, batch: Batch, now: float) -> None:
+        """A batch got its first record."""
+        self.busy[place.tp] = place
+        self.expiry_s = min(self.expiry_s, batch.created_s + self.limits.delivery_timeout_s)
+        self.metadata.interest(place.tp[0], now)
+        self.meet_gap(batch)
+
+    def expire(self, now: float) -> None:
+        """Fail what has waited for the delivery time-out."""
+        if now < self.expiry_s:
+            return
+        self.expiry_s = math.inf
+        for place in list(self.busy.values()):
+            deadline_s = place.deadline_s()
+            if deadline_s is not None and now >= deadline_s:
+                self.settle(place, place.expire(now), now)
+                deadline_s = place.deadline_s()
+            if deadline_s is not None:
+                self.expiry_s = min(self.expiry_s, deadline_s)
+
     def recount(self) -> None:
         """An `append` was cut off in the middle: make what was begun whole, and count anew what
         records hold, so that none of them is forgotten and no room is lost.
@@ -166,6 +188,7 @@ class Hub:
             if not place.idle:
                 self.busy[tp] = place
                 used_bytes += sum(batch.charge_bytes for batch in place.unsettled())
+        self.expiry_s = 0.0  # look
         self.grant(self.accumulator.recount(used_bytes))
         self.shares.changed()
 

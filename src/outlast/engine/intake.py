@@ -122,10 +122,8 @@ class Intake:
             batch_bytes = batch.append(timestamp_ms, key, value, headers)
             batch.charge_bytes += charge_bytes
             if joins is None:
-                hub.busy[tp] = place
                 self.attention = True
-                hub.metadata.interest(topic, now)
-                hub.meet_gap(batch)
+                hub.batch_begun(place, batch, now)
             if batch_bytes >= place.queue.batch_bytes:
                 self._batch_is_full(batch)
             return batch
@@ -176,11 +174,9 @@ class Intake:
         if end == begin or not hub.accumulator.charge(tp, charge_bytes):
             return
         batch.charge_bytes += charge_bytes
-        batch_bytes = batch.extend(run, begin, end)
+        batch.extend(run, begin, end)  # it is not full then: bounds are above what is written
         if sticks:
             hub.sticky.gave(run.topic, size_bytes)
-        if batch_bytes >= queue.batch_bytes:
-            self._batch_is_full(batch)
 
     def _batch_is_full(self, batch: Batch) -> None:
         batch.closed = True

@@ -7,7 +7,8 @@ batch from as many due partitions as fit, starting at a rotating one; never the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Link, Pending, Question
@@ -26,62 +27,98 @@ class Outgoing:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._rotation = 0
+        self._due_s = math.inf  # when the first batch is due that is not yet
+        self._held: dict[Link, None] = {}  # connections of partitions that have something due
 
     def __repr__(self) -> str:
         return f"<Outgoing rotation={self._rotation}>"
 
     def pump(self, now: float) -> None:
-        """Send whatever may be sent."""
-        self._hub.brokers.forget_down(now)
+        """Send whatever may be sent, and note what must wait for what."""
+        hub, lanes = self._hub, self._hub.lanes
+        hub.brokers.forget_down(now)
+        self._due_s, self._held = math.inf, {}
         by_link: dict[Link, list[tuple[Partition, int]]] = {}
-        for tp, place in self._hub.busy.items():
+        for tp, place in hub.busy.items():
             due_s = place.due_s()
-            if due_s is None or due_s > now:
+            if due_s is None:
                 continue
-            leader = self._hub.metadata.leader(*tp)
+            if due_s > now:
+                self._due_s = min(self._due_s, due_s)
+                continue
+            leader = hub.metadata.leader(*tp)
             if leader is None or not leader.usable:
-                if not self._hub.recorder.open(tp):
-                    self._hub.no_leader(place, now)
+                if not hub.recorder.open(tp):
+                    hub.no_leader(place, now)
+                if leader is not None:
+                    self._held[lanes.own_link(place, leader.node_id)] = None
                 continue
             if place.needs_producer_id():
-                self._hub.inquiries.want_producer_id(place)
+                hub.inquiries.want_producer_id(place)
                 if place.needs_producer_id():
+                    self._held[lanes.own_link(place, leader.node_id)] = None
                     continue
-            self._hub.lanes.steer(place, leader.node_id, now)
-            own = self._hub.lanes.own_link(place, leader.node_id)
+            lanes.steer(place, leader.node_id, now)
+            own = lanes.own_link(place, leader.node_id)
             own.forget_failure(now)
-            link = self._hub.lanes.link(own)
+            self._held[own] = None
+            link = lanes.link(own)
             if link is not own:
                 by_link.setdefault(own, [])  # to be dialled again
             by_link.setdefault(link, []).append((place, leader.epoch))
         # open lanes first: should there be but one connection to be had, it is theirs
         for link in sorted(by_link, key=lambda link: link.role is Role.SLOW):
-            self._pump_link(link, by_link[link], now)
+            if self._pump_link(link, by_link[link], now):
+                self._note_due(by_link[link], now)
 
-    def _pump_link(self, link: Link, due: list[tuple[Partition, int]], now: float) -> None:
+    def _note_due(self, places: Iterable[tuple[Partition, int]], now: float) -> None:
+        """Of these some were sent; what is behind that may linger."""
+        for place, _ in places:
+            due_s = place.due_s()
+            if due_s is not None and due_s > now:
+                self._due_s = min(self._due_s, due_s)
+
+    def next_deadline(self, looked_s: float) -> float | None:
+        """When to `pump`, if nothing comes before; the last time was at `looked_s`."""
+        times = [self._due_s]
+        for own in self._held:
+            for link in (own, self._hub.lanes.link(own)):
+                wait_s = link.throttled_until_s
+                if link.down:
+                    wait_s = link.retry_s
+                elif wait_s <= looked_s:
+                    wait_s = patient_until_s(link)
+                if wait_s > looked_s:
+                    times.append(wait_s)
+        earliest_s = min(times)
+        return None if earliest_s == math.inf else earliest_s
+
+    def _pump_link(self, link: Link, due: list[tuple[Partition, int]], now: float) -> bool:
+        """Send what may go over this connection; whether there was anything."""
         if link.down:
             node = self._hub.metadata.nodes[link.node_id]
             if now >= link.retry_s:
                 self._hub.out.commands.append(
                     self._hub.brokers.connect(link, node.host, node.port, now)
                 )
-            return
+            return False
         if not due or not link.ready or now < link.throttled_until_s:
-            return
+            return False
         self._rotation += 1
         start = self._rotation % len(due)
         due = due[start:] + due[:start]
         if link.role is Role.SLOW and not self._hub.lanes.all_well(link.node_id):
-            if not link.pending:
-                self._send_in_turn(link, due, now)
-            return
+            return not link.pending and self._send_in_turn(link, due, now)
         in_flight_max = self._in_flight_max(link)
         patient = now < patient_until_s(link) and len(link.pending) < in_flight_max
         if patient and self._sealing(link, due, now):
-            return  # what misses this request would wait for longer
+            return False  # what misses this request would wait for longer
+        sent = False
         while len(link.pending) < in_flight_max:
             if not self._send_one(link, self._sharing(link, due), now):
-                return
+                break
+            sent = True
+        return sent
 
     def _in_flight_max(self, link: Link) -> int:
         """How many requests may be under way. A broker serves one at a time, so that behind acks
@@ -95,15 +132,19 @@ class Outgoing:
             return settings.max_in_flight
         return max(1, int(settings.ack_wait_s / late_s))
 
-    def _send_in_turn(self, link: Link, due: Sequence[tuple[Partition, int]], now: float) -> None:
-        """A request of the first group that has one. Bytes that are just being compressed are
-        waited for: that takes milliseconds, what would go ahead of them may take an ack wait.
+    def _send_in_turn(self, link: Link, due: Sequence[tuple[Partition, int]], now: float) -> bool:
+        """A request of the first group that has one; whether there was one. Bytes that are being
+        compressed are waited for: that takes milliseconds, what would go ahead of them may take an
+        ack wait.
         """
         groups = self._hub.lanes.in_turn(link, due)
         sealing = [self._sealing(link, group, now) for group in groups]  # of all at once
         for group, is_sealing in zip(groups, sealing, strict=True):
-            if is_sealing or self._send_one(link, group, now):
-                return
+            if is_sealing:
+                return False
+            if self._send_one(link, group, now):
+                return True
+        return False
 
     def _sealing(self, link: Link, due: Sequence[tuple[Partition, int]], now: float) -> bool:
         """Have the bytes of all that may go made; whether some are still being compressed."""

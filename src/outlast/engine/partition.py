@@ -101,10 +101,9 @@ class Partition:
 
     def ready_s(self) -> float | None:
         """Since when (or from when on) the oldest waiting batch is ready to be sent."""
-        if self.in_flight < len(self.window):  # else all of them are on their way
-            for batch in self.window:
-                if batch.pending:
-                    return batch.created_s  # it lingered before it was first sent
+        for batch in self.window if self.in_flight < len(self.window) else ():
+            if batch.pending:
+                return batch.created_s  # it lingered before it was first sent
         return self.queue.ready_s()
 
     def due_s(self) -> float | None:

@@ -50,7 +50,7 @@ from outlast.engine.metadata import (
     TopicFound,
     TopicRecreated,
 )
-from outlast.engine.outgoing import Outgoing, patient_until_s
+from outlast.engine.outgoing import Outgoing
 from outlast.engine.pressure import Pressure
 from outlast.engine.queue import FailureReason
 from outlast.engine.rng import Rng
@@ -205,10 +205,7 @@ class Sender:
 
     def tick(self, now: float) -> None:
         """Do what is due."""
-        for place in list(self._hub.busy.values()):
-            deadline_s = place.deadline_s()
-            if deadline_s is not None and now >= deadline_s:
-                self._hub.settle(place, place.expire(now), now)
+        self._hub.expire(now)
         for link in self._hub.brokers:
             deadline_s = link.deadline_s(self._hub.settings.connections_max_idle_s)
             if deadline_s is not None and now >= deadline_s:
@@ -240,6 +237,8 @@ class Sender:
             self._hub.inquiries.next_deadline(looked_s),
             self._hub.recorder.next_deadline(now),
             self._hub.stalls.next_deadline(now),
+            self._outgoing.next_deadline(looked_s),
+            self._hub.expiry_s if self._hub.busy else None,
             self._silence.next_deadline(looked_s),
             self._answers.next_deadline(),
             self._aftermath.next_deadline(),
@@ -247,23 +246,6 @@ class Sender:
             self._hub.lanes.next_deadline(),
             self._hub.shares.due_at() if self._hub.accumulator.anybody_waits else None,
         ]
-        for tp, place in self._hub.busy.items():
-            times.append(place.deadline_s())
-            due_s = place.due_s()
-            if due_s is not None and due_s > looked_s:
-                times.append(due_s)
-            elif due_s is not None:
-                leader = self._hub.metadata.leader(*tp)
-                if leader is not None:
-                    own = self._hub.lanes.own_link(place, leader.node_id)
-                    for link in (own, self._hub.lanes.link(own)):
-                        wait_s = link.throttled_until_s
-                        if link.down:
-                            wait_s = link.retry_s
-                        elif wait_s <= looked_s:
-                            wait_s = patient_until_s(link)
-                        if wait_s > looked_s:
-                            times.append(wait_s)
         idle_s = self._hub.settings.connections_max_idle_s
         times += [link.deadline_s(idle_s) for link in self._hub.brokers]
         waits = [t for t in times if t is not None]

@@ -22,6 +22,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -57,6 +58,7 @@ from outlast.io.reasons import Reasons
 log = logging.getLogger(__name__)
 
 _LONGEST_SLEEP_S = 60.0
+_TICK_S = 0.005  # that deadlines may be late by while there is an event in each step
 _LAST_BYTES_S = 5.0  # for requests without answer that are still on their way out at close
 _HANDOVER_S = 0.25  # for the I/O thread to settle the rest before a close does it itself
 _FORK_WAIT_S = 1.0  # for a callback that runs, and for the lock
@@ -120,6 +122,7 @@ class Driver(Entrance):
         self._waiters.clear()
         self._untold: deque[Completion] = deque()
         self._in_hand: list[Completion] = []  # being told
+        self._ticked_s = -math.inf
         self._asleep = self._nudged = False
         self._stopping, self._stop_by_s = False, 0.0
         self._ended = False  # the engine has failed what was left
@@ -260,7 +263,10 @@ class Driver(Entrance):
             last = self._stopping
             for event in events:
                 self._deliver(sender, event, now)
-            sender.tick(now)
+            due = due_s is not None and now >= due_s
+            if not events or due or last or now - self._ticked_s >= _TICK_S:
+                self._ticked_s = now
+                sender.tick(now)  # else the events have had all done that could be
             if last:
                 self._end(sender, now)
             outbox = sender.take()
@@ -297,7 +303,8 @@ class Driver(Entrance):
             try:
                 self._tell(completion)
             finally:
-                self._in_hand.remove(completion)
+                with self._lock:  # a close may tell others meanwhile
+                    self._in_hand.remove(completion)
         self._observers.tell(facts)
 
     def _tell(self, completion: Completion) -> None:
