@@ -186,6 +186,10 @@ class Brokers:
     def __iter__(self) -> Iterator[Link]:
         return iter(list(self._links.values()))
 
+    def up(self) -> list[Link]:
+        """Those with a connection, or one under way."""
+        return [link for link in self._links.values() if link.connection is not None]
+
     def next_token(self) -> int:
         """A name for one request."""
         self._token += 1

@@ -80,7 +80,7 @@ class Inquiries:
 
     def links(self) -> list[Link]:
         """The control links that are up or coming up."""
-        return [link for link in self._brokers if link.role is Role.CONTROL and not link.down]
+        return [link for link in self._brokers.up() if link.role is Role.CONTROL]
 
     def next_deadline(self, looked_s: float) -> float | None:
         """When to call `step` next, if no event comes before. It was last called at `looked_s`:
@@ -109,9 +109,9 @@ class Inquiries:
         metadata = due_s is not None and due_s <= now
         hedged = self._hedge_metadata(now)
         producer_id = bool(self._wants_pid) and now >= self._pid_retry_s
-        asked_pid = self._outstanding(Question.PRODUCER_ID)
-        if asked_pid and not all(self._slow(link, now) for link in asked_pid):
-            producer_id = False
+        if producer_id:
+            asked = self._outstanding(Question.PRODUCER_ID)
+            producer_id = all(self._slow(link, now) for link in asked)
         if not (metadata or hedged or producer_id):
             return []
         commands: list[Command] = []

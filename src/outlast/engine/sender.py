@@ -206,7 +206,7 @@ class Sender:
     def tick(self, now: float) -> None:
         """Do what is due."""
         self._hub.expire(now)
-        for link in self._hub.brokers:
+        for link in self._hub.brokers.up():
             deadline_s = link.deadline_s(self._hub.settings.connections_max_idle_s)
             if deadline_s is not None and now >= deadline_s:
                 if link.pending:
@@ -247,7 +247,7 @@ class Sender:
             self._hub.shares.due_at() if self._hub.accumulator.anybody_waits else None,
         ]
         idle_s = self._hub.settings.connections_max_idle_s
-        times += [link.deadline_s(idle_s) for link in self._hub.brokers]
+        times += [link.deadline_s(idle_s) for link in self._hub.brokers.up()]
         waits = [t for t in times if t is not None]
         return max(min(waits), now + SHORTEST_WAIT_S) if waits else None
 

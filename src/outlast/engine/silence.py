@@ -85,7 +85,7 @@ class Silence:
     def next_deadline(self, looked_s: float) -> float | None:
         """When to `tick`, if nothing comes before; the last tick was at `looked_s`."""
         times = []
-        for link in self._hub.brokers:
+        for link in self._hub.brokers.up():
             produces = link.role in PRODUCE_ROLES
             since_s = self._silent_since_s(link) if produces else None
             if since_s is None:
