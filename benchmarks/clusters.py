@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from benchmarks.relay import Relay, relay
 from tests.real.kafka_cluster import (
@@ -28,8 +29,10 @@ from tests.real.kafka_cluster import (
     RealCluster,
     bound_to_this_process,
     free_ports,
+    until,
 )
 
+PARTITIONS_AT_ONCE = 5_000  # a controller refuses 10 000 in one request
 REPLICATION_S = (0.0003, 0.0008)  # the mock's followers: not to be the limit
 
 
@@ -140,6 +143,15 @@ class OneKafka(RealCluster):
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def create_topic(self, name: str, partitions: int = -1, **options: Any) -> None:
+        """As for tests; and of very many partitions, which a controller makes in two steps."""
+        at_once = min(partitions, PARTITIONS_AT_ONCE)
+        super().create_topic(name, at_once, **options)
+        if partitions > at_once:
+            with self._admin() as admin:
+                admin.create_partitions({name: partitions})
+            until(lambda: self.topic(name).in_sync(partitions, 1), f"{partitions} of {name}", 120.0)
 
     def _properties(self, node: Node) -> str:
         lines = super()._properties(node).splitlines()

@@ -176,8 +176,8 @@ def measure(bench: Bench, scenario: Scenario, out: TextIO) -> list[Run]:
                 run |= {"run": number, "version": version(case.client)}
                 try:
                     run |= bench.run(scenario, case)
-                except RunError as error:
-                    run["failed"] = str(error)
+                except Exception as error:  # the others are not lost for it
+                    run["failed"] = str(error) if isinstance(error, RunError) else repr(error)
                 runs.append(run)
                 line = json.dumps(run)
                 print(line, flush=True)
