@@ -89,6 +89,7 @@ class Scale:
     latency_s: float = 3.0
     many_records: int = 200_000
     round_trip_records: int = 30_000
+    memory_records: int = 100_000
     outage_s: float = 10.0
     idle_s: float = 5.0
     idle_producers: int = 100
@@ -104,6 +105,7 @@ SHORT = Scale(
     latency_s=2.0,
     many_records=100_000,
     round_trip_records=10_000,
+    memory_records=30_000,
     outage_s=3.0,
     idle_s=3.0,
     idle_producers=10,
@@ -246,8 +248,8 @@ def idle(scale: Scale) -> Scenario:
     )
 
 
-def memory(scale: Scale) -> Scenario:  # noqa: ARG001
-    job = {"kind": "memory", "records": 100_000, **SMALL}
+def memory(scale: Scale) -> Scenario:
+    job = {"kind": "memory", "records": scale.memory_records, **SMALL}
     job |= {"buffer_bytes": 2**28, "buffer_records": 200_000}
     clients = [client for client in ALL if client != "aiokafka"]  # its `send` waits for acks
     cases = _cases(clients, "futures kept", "mock", **job)
@@ -258,8 +260,8 @@ def memory(scale: Scale) -> Scenario:  # noqa: ARG001
         at_most=0.4,
         against="kafka-python",
     )
-    columns = (Column("rss_mib_per_100k", "RSS, MiB", "{:,.1f}".format),)
-    title = "100 000 unacknowledged records of 100 B, with futures"
+    columns = (Column("rss_mib_per_100k", "RSS per 100 000, MiB", "{:,.1f}".format),)
+    title = "Unacknowledged records of 100 B, with futures"
     return Scenario("memory", title, cases, columns, (target,), runs=3)
 
 
