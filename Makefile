@@ -13,7 +13,7 @@ SEED ?=
 VERSIONS ?= 3.0.12
 SURFACE := $(addprefix tests/facade/test_,parity.py config.py keywords.py partitioners.py figures.py future.py)
 
-.PHONY: help demo simulate test test-fast chaos surface bench bench-short bench-failover upstream lint format docs java javac prometheus chromium clean
+.PHONY: help demo simulate test test-fast chaos surface bench bench-short bench-failover upstream wheel-compiled test-compiled lint format docs java javac prometheus chromium clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -66,6 +66,18 @@ bench-failover: $(VENV)/.bench java javac ## failovers on Kafka and the mock, th
 
 upstream: $(VENV)/.dev java ## kafka-python's own producer tests (DIR=an export of its repository)
 	$(BIN)/python -m tests.upstream.run "$(DIR)"
+
+wheel-compiled: $(VENV)/.dev ## a wheel for this Python and platform, its engine compiled, into dist/
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build --target wheel --directory dist
+
+# In a venv of its own, which finds all else in ours by a .pth file. Those of a folder that is named in
+# one are not read, so it does not find the editable outlast.
+test-compiled: wheel-compiled ## tests with that wheel: all but those on a real Kafka
+	$(PYTHON) -m venv --clear $(VENV)/compiled
+	folder='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+		$(BIN)/python -c "$$folder" >"$$($(VENV)/compiled/bin/python -c "$$folder")/ours.pth"
+	$(VENV)/compiled/bin/python -m pip install --quiet --force-reinstall --no-deps --no-index --find-links dist outlast
+	$(VENV)/compiled/bin/python -m pytest -m "not (real or source)"
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

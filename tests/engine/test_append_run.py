@@ -290,6 +290,7 @@ def cut_at(step: int, act: Callable[[], Any]) -> bool:
     return False
 
 
+@pytest.mark.source  # a step is a line that is traced
 @pytest.mark.parametrize("compression", [0, GZIP])
 @pytest.mark.parametrize("partition", [None, 1])
 def test_an_exception_at_any_step_leaves_whole_records_and_no_room_taken(

@@ -15,6 +15,8 @@ import pytest
 from tests.engine.model import explore
 from tests.engine.starts import STARTS, begin
 
+pytestmark = pytest.mark.source  # worlds are copied by pickling, which a compiled engine cannot
+
 
 @pytest.mark.parametrize("name", [n for n, (_, may, _) in STARTS.items() if not may.failures])
 def test_nothing_is_lost_doubled_or_told_wrongly(name: str) -> None:

@@ -36,6 +36,7 @@ def found(seeds, text, wanted=lambda _world: True) -> bool:
     )
 
 
+@pytest.mark.source
 def test_room_that_a_waiter_never_gives_back_is_found(monkeypatch):
     monkeypatch.setattr(Intake, "forget", lambda *_: None)
 
@@ -45,6 +46,7 @@ def test_room_that_a_waiter_never_gives_back_is_found(monkeypatch):
     assert found(range(101, 251), "bytes of the buffer are taken", small)
 
 
+@pytest.mark.source
 def test_a_stall_that_begins_inside_a_gap_is_found(monkeypatch):
     monkeypatch.setattr(GapRecorder, "ended_s", lambda *_: 0.0)
     assert found(range(1, 61), "share")
@@ -106,6 +108,7 @@ def test_requests_go_where_they_belong(requests, complaint):
     assert all(complaint in text for text in complaints)
 
 
+@pytest.mark.source
 def test_a_request_behind_a_stuck_one_is_amiss(monkeypatch):
     def story():
         replicas = [[1, 2], [1, 3], [1, 2]]
@@ -159,6 +162,7 @@ def test_a_partition_without_fault_is_held_up_for_its_bound_at_most():
     assert list(too_long(sim, NetworkSettings(), beside)) == []
 
 
+@pytest.mark.source
 @pytest.mark.usefixtures("one_lane")
 def test_one_that_is_held_up_for_longer_is_found():
     sim, beside = beside_a_stuck_one()
@@ -189,6 +193,7 @@ def test_many_short_waits_for_one_cause_are_found_as_well():
     assert "held up 4 times" in complaint
 
 
+@pytest.mark.source
 @pytest.mark.usefixtures("one_lane")
 def test_random_runs_find_neighbours_that_pay():
     assert found(range(1, 61), "without fault", lambda world: world.bad_nodes is not None)

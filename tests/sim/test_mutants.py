@@ -7,6 +7,8 @@ import pytest
 from tests.sim.mutants import Mutant
 from tests.sim.planted import MUTANTS
 
+pytestmark = pytest.mark.source  # bugs are planted in the source text
+
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
