@@ -198,3 +198,23 @@ def test_trouble_that_is_over_does_not_slow_the_next():
     c.want(100.0)
     sent = run(c, 100.0, 101.0, ok=False)
     assert sent[1] - sent[0] == pytest.approx(0.1)
+
+
+def test_news_make_the_pace_20_ms_for_a_fifth_of_a_second():
+    c = clock()
+    c.need(0.0, 0.0)
+    assert run(c, 0.0, 0.25) == pytest.approx([0.0, 0.1, 0.2], abs=0.02)
+    c.news(0.21)
+    sent = run(c, 0.21, 1.0)
+    quick = [at for at in sent if at < 0.41]
+    assert quick == pytest.approx([0.22 + 0.02 * n for n in range(10)], abs=0.005)
+    assert len([at for at in sent if at >= 0.45]) <= 6, "then the usual pace again"
+
+
+def test_news_ask_at_once_but_not_in_a_flood():
+    c = clock()
+    c.want(0.0)
+    answered(c, 0.0)
+    for at in (0.001, 0.002, 0.003):
+        c.news(at)
+    assert c.due_at(0.003) == pytest.approx(0.02)

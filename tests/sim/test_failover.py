@@ -62,6 +62,25 @@ def test_one_gap_for_the_partition_that_moved_and_none_for_the_others():
     assert gap.new_leader_epoch > gap.old_leader_epoch
 
 
+def test_an_ack_that_comes_again_tells_when_to_ask():
+    """Who waited for the dead node as a follower goes on when the cluster gives it up: then those
+    that it led get a leader, too.
+    """
+    late_s = []
+    for seed in range(1, 11):
+        sim = simulation(seed, topics={"t": 6}, cluster=replace(CALM, detect_s=(3.0, 3.1)))
+        load(sim, interval_s=0.02, count=250)
+        killed = sim.leader(0)
+        sim.at(MOVE_AT_S, lambda sim=sim, killed=killed: sim.kill(killed))
+        sim.run_until(sim.all_settled, 60.0)
+        assert not sim.check().failed
+        ends = [(gap, gap.begin_s + gap.duration_s) for gap in sim.gaps()]
+        assert ends
+        late_s += [end_s - sim.visible_at(gap.partition) for gap, end_s in ends]
+    middle_s, _ = middle_and_worst(late_s)
+    assert middle_s <= 0.030
+
+
 @pytest.mark.parametrize("election_s", [0.0, 0.5, 3.0, 9.0])
 def test_a_killed_leader_is_followed_soon_after_metadata_names_the_new_one(election_s):
     """The election takes a random part of a back-off longer: exact multiples would only measure

@@ -264,7 +264,10 @@ class Answers:
         now: float,
     ) -> None:
         settled = place.accept(batch, answer.base_offset, answer.log_append_time_ms, now)
-        self._hub.tell(self._hub.stalls.end(place.tp, StallEnd.ACK, now))
+        ended = self._hub.stalls.end(place.tp, StallEnd.ACK, now)
+        if ended and self._hub.troubled:  # the cluster gave up whom both waited for
+            self._hub.inquiries.clock.news(now)
+        self._hub.tell(ended)
         self._hub.metadata.fresh(*place.tp)
         if self._hub.recorder.open(place.tp):
             self._hub.shares.changed()

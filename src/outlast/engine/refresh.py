@@ -5,6 +5,9 @@ from __future__ import annotations
 from outlast.engine.retry import Schedules
 from outlast.engine.settings import Settings
 
+NEWS_FOR_S = 0.2
+NEWS_PACE_S = 0.02
+
 
 class RefreshClock:
     """When the next metadata request is due: one at a time, shared by all who want it.
@@ -13,6 +16,8 @@ class RefreshClock:
     * While waiting records have no usable leader (`need`), requests follow each other at that
       pace: 100 ms for the first 15 s of the newest such gap, then doubling to 1 s: a partition
       that stays dead must not slow the recovery of the next one.
+    * When the cluster shows that it has just acted (`news`), the answer is about to be another one:
+      then 20 ms are the pace, for 0.2 s.
     * A request that failed is repeated at that pace too. Else age alone makes one due.
     """
 
@@ -21,6 +26,7 @@ class RefreshClock:
         "_failing_since_s",
         "_max_age_s",
         "_need_since_s",
+        "_news_until_s",
         "_next_s",
         "_schedules",
         "_started_s",
@@ -38,6 +44,7 @@ class RefreshClock:
         self._answered_s: float | None = None
         self._started_s = 0.0
         self._next_s: float | None = None  # not before
+        self._news_until_s = 0.0
         self.attempts = 0  # requests so far in the present want of a leader
         self.in_flight = False
 
@@ -55,6 +62,13 @@ class RefreshClock:
     def need(self, oldest_since_s: float | None, now: float) -> None:  # noqa: ARG002
         """Since when, at the longest, waiting records have had no usable leader; None: all have."""
         self._need_since_s = oldest_since_s
+
+    def news(self, now: float) -> None:
+        """The cluster has just acted: who has no leader yet may have one any moment."""
+        self._wanted_s = now
+        self._news_until_s = now + NEWS_FOR_S
+        if self._next_s is not None:
+            self._next_s = min(self._next_s, max(now, self._started_s + NEWS_PACE_S))
 
     def due_at(self, now: float) -> float | None:
         """When to ask; past or present means now. None: a request is under way, or none is due."""
@@ -74,7 +88,10 @@ class RefreshClock:
         self.attempts += 1
         since = [s for s in (self._need_since_s, self._failing_since_s) if s is not None]
         trouble_s = now - min(since, default=now)
-        self._next_s = now + self._schedules.metadata_delay_s(self.attempts, max(0.0, trouble_s))
+        delay_s = self._schedules.metadata_delay_s(self.attempts, max(0.0, trouble_s))
+        if now < self._news_until_s:
+            delay_s = min(delay_s, NEWS_PACE_S)
+        self._next_s = now + delay_s
 
     def finished(self, ok: bool, now: float) -> None:
         """It was answered, or nobody asked will answer it."""
