@@ -359,14 +359,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--events", type=lambda text: text.split(","), default=list(EVENTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=3, help="of each client")
-    parser.add_argument("--rate", type=float, default=500, help="records/s on each partition")
+    steady.add_options(parser)
     parser.add_argument("--tick-ms", type=float, default=10, help="between bursts of what is due")
-    parser.add_argument(
-        "--kill",
-        choices=["bystander", "controller"],
-        default="bystander",
-        help="a broker that is not the active controller (each in its turn), or the one that is",
-    )
     parser.add_argument("--tables", type=Path, help="make them from these lines, measure nothing")
     options = parser.parse_args(arguments)
     for name, given, known in (

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clients import CLIENTS, Load
-from benchmarks.steady import JAVA, Producing, flowing_since, start, usual
+from benchmarks.steady import JAVA, Producing, add_options, flowing_since, start, usual
 from benchmarks.three_nodes import victim_of
 from tests.real.kafka_cluster import RealCluster, until
 from tests.real.load import AckGap, account, read_back
@@ -180,13 +180,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help=f"comma-separated, of {', '.join((*CLIENTS, JAVA))}",
     )
     parser.add_argument("--runs", type=int, default=5, help="of each client")
-    parser.add_argument("--rate", type=float, default=500, help="records/s on each partition")
-    parser.add_argument(
-        "--kill",
-        choices=["bystander", "controller"],
-        default="bystander",
-        help="a broker that is not the active controller (each in its turn), or the one that is",
-    )
+    add_options(parser)
     options = parser.parse_args(arguments)
     unknown = set(options.clients) - {*CLIENTS, JAVA}
     if unknown:

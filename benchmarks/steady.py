@@ -8,6 +8,7 @@ moments of the host's one monotonic clock, in whatever process.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import functools
@@ -42,6 +43,17 @@ JAVA_OPTIONS = [
     "-XX:TieredStopAtLevel=1",  # as the brokers: a process of half a minute compiles too much else
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
 ]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every program with a load and a victim asks for."""
+    parser.add_argument("--rate", type=float, default=500, help="records/s on each partition")
+    parser.add_argument(
+        "--kill",
+        choices=["bystander", "controller"],
+        default="bystander",
+        help="a broker that is not the active controller (each in its turn), or the one that is",
+    )
 
 
 def usual(ledger: Ledger, before_s: float) -> dict[str, float]:
