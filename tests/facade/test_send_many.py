@@ -25,6 +25,7 @@ from outlast.engine.partitioner import keyed_partition
 from outlast.testing.faults import Error, Slow
 from outlast.testing.server import ClusterServer
 from tests.facade.conftest import new_topic, read_back
+from tests.mock.foreign_readers import agree
 from tests.net.broker import until
 
 MakeProducer = Callable[..., KafkaProducer]
@@ -81,6 +82,7 @@ def test_each_codec_and_each_kind_of_acks(
     shared_cluster: ClusterServer, make_producer: MakeProducer, codec: str | None, acks: Any
 ) -> None:
     topic = new_topic(shared_cluster, 1)
+    until(lambda: agree(shared_cluster, topic))  # who denies it hangs up on acks=0
     producer = make_producer(
         shared_cluster,
         compression_type=codec,

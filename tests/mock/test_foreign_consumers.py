@@ -52,28 +52,37 @@ class Consuming(Protocol):
 
 class KafkaPython:
     def __init__(self, bootstrap: str) -> None:
-        self._consumer = kafka.KafkaConsumer(
-            bootstrap_servers=bootstrap,
+        self._bootstrap = bootstrap
+        self._next = {kafka.TopicPartition(TOPIC, number): 0 for number in range(PARTITIONS)}
+        self._consumer = self._new_consumer()
+
+    def _new_consumer(self) -> kafka.KafkaConsumer:
+        consumer = kafka.KafkaConsumer(
+            bootstrap_servers=self._bootstrap,
             group_id=None,
             auto_offset_reset="none",
             fetch_max_wait_ms=100,
             request_timeout_ms=TIMEOUT_MS,
             reconnect_backoff_max_ms=500,  # by default it grows to 30 s on the dead node
-            # It follows a hint to a node that its old list of brokers lacks, and then is stuck.
-            metadata_max_age_ms=1_000,
+            metadata_max_age_ms=1_000,  # it asks nobody while a new connect to the silent one hangs
         )
-        assigned = [kafka.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-        self._consumer.assign(assigned)
-        for partition in assigned:
-            self._consumer.seek(partition, 0)
+        consumer.assign(list(self._next))
+        for place, offset in self._next.items():
+            consumer.seek(place, offset)
+        return consumer
 
     def poll(self) -> Iterable[tuple[int, int, bytes]]:
         try:
             polled = self._consumer.poll(timeout_ms=100)
         except kafka.errors.UnknownBrokerIdError:
-            return  # until it asks for metadata again
-        for records in polled.values():
+            # It followed a hint to a node that its old list of brokers lacks, and takes a fetch to
+            # that node for pending ever after (`Fetcher._send_fetches_async` of 3.0.12).
+            self._consumer.close()
+            self._consumer = self._new_consumer()
+            return
+        for place, records in polled.items():
             for record in records:
+                self._next[place] = record.offset + 1
                 yield record.partition, record.offset, record.value
 
     def close(self) -> None:
