@@ -67,7 +67,7 @@ bench-failover: $(VENV)/.bench java javac ## failovers on Kafka and the mock, th
 upstream: $(VENV)/.dev java ## kafka-python's own producer tests (DIR=an export of its repository)
 	$(BIN)/python -m tests.upstream.run "$(DIR)"
 
-wheel-compiled: $(VENV)/.dev ## a wheel for this Python and platform, its engine compiled, into dist/
+wheel-compiled: $(VENV)/.dev ## a wheel for this Python and platform, its hot path compiled, into dist/
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build --target wheel --directory dist
 
 # In a venv of its own, which finds all else in ours by a .pth file. Those of a folder that is named in

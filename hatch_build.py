@@ -1,4 +1,4 @@
-"""Compiles the engine with mypyc when a wheel is built, if the build is told to (docs/compiled.md).
+"""Compiles the hot path with mypyc when a wheel is built, if it is told to (docs/compiled.md).
 
 With HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 the wheel is one for this Python and platform. Without it this
 file is not even read, and the wheel is pure. The source is the same, and is in both.
@@ -15,14 +15,15 @@ from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ENGINE = Path("src/outlast/engine")
+BESIDE = ("src/outlast/io/door.py",)
 # Values stay as they are: what users see must pickle, and compiled frozen dataclasses do not; and
 # messages name batches, whose file imports messages first (mypyc cannot wait for a class).
 INTERPRETED = {"__init__.py", "messages.py", "outcomes.py"}
 MYPY = ("--no-warn-unused-ignores", "--no-warn-unreachable")  # true of the versions tested with
 
 
-class CompiledEngine(BuildHookInterface[BuilderConfig]):
-    """Adds the engine's extension modules to a wheel."""
+class CompiledHotPath(BuildHookInterface[BuilderConfig]):
+    """Adds the extension modules to a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Before the wheel is filled. What is made for it lies in a folder that goes afterwards."""
@@ -48,9 +49,9 @@ def _compiled(made: Path) -> Path:
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
-    sources = sorted(str(file) for file in ENGINE.glob("*.py") if file.name not in INTERPRETED)
+    engine = sorted(str(file) for file in ENGINE.glob("*.py") if file.name not in INTERPRETED)
     extensions = mypycify(
-        [*MYPY, *sources],
+        [*MYPY, *engine, *BESIDE],
         opt_level=os.environ.get("MYPYC_OPT_LEVEL", "3"),
         debug_level="0",
         target_dir=str(made / "c"),

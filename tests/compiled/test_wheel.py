@@ -22,9 +22,10 @@ import pickle
 import sys
 from outlast import KafkaProducer
 from outlast.engine import batch, sender
+from outlast.io import door
 from outlast.testing import MockCluster
 
-for module in batch, sender:
+for module in batch, sender, door:
     assert not module.__file__.endswith(".py"), module
     assert module.__file__.startswith(sys.argv[1]), module
 with MockCluster(nodes=3, topics={"t": 3}) as cluster:

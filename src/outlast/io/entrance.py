@@ -11,9 +11,9 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kafka import errors as kafka_errors
 
@@ -23,6 +23,7 @@ from outlast.engine.messages import Gap
 from outlast.engine.run import Run
 from outlast.engine.sender import Sender, Waiting
 from outlast.errors import BlockedError, ClosedError
+from outlast.io.door import Door, Record
 from outlast.io.flag import Flag
 from outlast.io.kafka_net import Network
 from outlast.io.publishing import Delivery
@@ -50,26 +51,27 @@ _ADVICE = {
 class Entrance:
     """The side of a driver that users' threads see. `Driver` has the other one."""
 
-    _clock: Callable[[], float]
-    _new_delivery: Callable[[Batch], Delivery]
     _network: Network
     _reasons: Reasons
     _sender: Sender
     _thread: threading.Thread | None  # None: forked, and not used since
 
-    def __init__(self) -> None:
+    def __init__(
+        self, clock: Callable[[], float], new_delivery: Callable[[Batch], Delivery]
+    ) -> None:
+        self._clock = clock
+        self._new_delivery = new_delivery
+        self.door = Door(self, clock, new_delivery)
+        self.append = self.door.append  # where every call layer would be paid for each record
         self._new_locks()
         self._closed = False  # takes no more records
-        self._ready = False  # takes records: started, not closed, not crashed
         self._crash: BaseException | None = None
         self._waiters: dict[int, Waiter] = {}  # by ticket, of all who wait
-        self._asleep = False  # the I/O thread
         self._nudged = False  # look at the engine before you sleep
 
     def _new_locks(self) -> None:
         self._telling = threading.RLock()  # held while callbacks and observers run
-        self._lock = threading.RLock()  # never taken twice: it knows who holds it
-        self.is_inside: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        self._lock, self.is_inside = self.door.new_lock()
 
     def _start(self) -> None:
         """A new engine, network and thread."""
@@ -82,63 +84,21 @@ class Entrance:
         """Whether this is the I/O thread, on which callbacks and observers run."""
         return threading.current_thread() is self._thread
 
-    def append(
-        self,
-        topic: str,
-        partition: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
-        timestamp_ms: int,
-        max_block_s: float,
-    ) -> tuple[Batch, int]:
-        """Take one record: its batch, and its index among the records of `batch.delivery`.
+    def begin_wait(
+        self, waiting: Waiting, record: Record, max_block_s: float, now: float
+    ) -> Wait[Batch, Any]:
+        """Under the lock: a record must wait, for metadata or for room."""
+        loop = the_loop(self)
+        waiter = self._enqueue(waiting, loop)
+        again = partial(self._sender.append, *record)
+        last_s = now + max_block_s
+        return Wait(record[0], waiting, waiter, loop, again, self._accepted, max_block_s, last_s)
 
-        Waits up to `max_block_s` for metadata or for room.
-
-        Raises:
-            BlockedError: neither came in time (a KafkaTimeoutError).
-            ClosedError: the producer is closed.
-            ValueError: the topic has no such partition.
-            MessageSizeTooLargeError: the buffer could never hold the record.
-            BrokerResponseError: the cluster will not have this topic: not authorized, invalid name.
-        """
-        if self.is_inside():
-            raise self._came_between("send()")
-        now = self._clock()
-        batch: Batch | Waiting | None = None
-        lock = self._lock
-        try:
-            lock.acquire()  # as `with`, which takes twice as long; see below for the other way out
-            if not self._ready:
-                self._make_ready()
-            sender = self._sender
-            batch = sender.append(topic, partition, key, value, headers, timestamp_ms, now)
-            if type(batch) is not Waiting:
-                if batch.delivery is None:
-                    batch.delivery = self._new_delivery(batch)
-                index = batch.count - 1
-                if not (self._asleep and sender.attention):
-                    lock.release()
-                    return batch, index
-                self._asleep = False
-                lock.release()
-                self._network.wake()
-                return batch, index
-            loop = the_loop(self)
-            waiter = self._enqueue(batch, loop)
-            lock.release()
-            again = partial(sender.append, topic, partition, key, value, headers, timestamp_ms)
-            last_s = now + max_block_s
-            wait = Wait(topic, batch, waiter, loop, again, self._accepted, max_block_s, last_s)
-            if loop is None:
-                return self._wait(wait)
-            return cast("tuple[Batch, int]", (Parked(self, wait), 0))  # see `send_async`
-        except BaseException:
-            if self.is_inside():
-                lock.release()
-            self.cut_off(batch)
-            raise
+    def waited(self, wait: Wait[Batch, Any]) -> tuple[Batch, int]:
+        """What comes of that, in time."""
+        if wait.loop is None:
+            return cast("tuple[Batch, int]", self._wait(wait))
+        return cast("tuple[Batch, int]", (Parked(self, wait), 0))  # see `send_async`
 
     def _accepted(self, batch: Batch) -> tuple[Batch, int]:
         """Under the lock: what `append` returns for the batch's last record."""
@@ -159,7 +119,7 @@ class Entrance:
 
     def _accepted_run(self, taken: Taken) -> Taken:
         self._accepted(taken.batch)
-        if self._asleep and self._sender.attention:
+        if self.door.asleep and self._sender.attention:
             self._nudge()
         return taken
 
@@ -214,8 +174,8 @@ class Entrance:
         got: S | Waiting | None = None
         try:
             with self._lock:
-                if not self._ready:
-                    self._make_ready()
+                if not self.door.ready:
+                    self.make_ready()
                 got = again(now, 0)
                 if not isinstance(got, Waiting):
                     return accepted(got)
@@ -245,7 +205,7 @@ class Entrance:
 
     # --- waiting --------------------------------------------------------------------------------
 
-    def _make_ready(self) -> None:
+    def make_ready(self) -> None:
         """Under the lock, before use: why it cannot be used, or the new start after a fork."""
         if self._closed or self._crash is not None:
             raise ClosedError(self._reasons.closed(self._crash))
@@ -253,9 +213,10 @@ class Entrance:
 
     def _not_inside(self, what: str) -> None:
         if self.is_inside():
-            raise self._came_between(what)
+            raise self.came_between(what)
 
-    def _came_between(self, what: str) -> Exception:
+    def came_between(self, what: str) -> Exception:
+        """What is raised where a thread would wait for itself."""
         return kafka_errors.IllegalStateError(  # type: ignore[no-any-return]
             f"{what} in a signal handler or finalizer that came in between while its thread was in "
             "a call of the same producer, and would wait for that for ever"
@@ -290,8 +251,8 @@ class Entrance:
             raise error(f"topic {wait.topic!r} cannot be written to{advice}")
         with self._lock:
             now = self._clock()
-            if not self._ready:
-                self._make_ready()
+            if not self.door.ready:
+                self.make_ready()
             if wait.waiter.is_set():
                 got = wait.again(now, ticket)
                 if not isinstance(got, Waiting):
@@ -332,6 +293,6 @@ class Entrance:
     def _nudge(self) -> None:
         """Under the lock: have the I/O thread look at the engine soon."""
         self._nudged = True
-        if self._asleep:
-            self._asleep = False
+        if self.door.asleep:
+            self.door.asleep = False
             self._network.wake()

@@ -91,13 +91,11 @@ class Driver(Entrance):
         clock: Callable[[], float] = time.monotonic,
         new_sender: Callable[[float], Sender] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(clock, new_delivery)
         self._settings = settings
         self._keywords = keywords
-        self._new_delivery = new_delivery
         self._observers = Observers(observers)
         self._resolver = resolver
-        self._clock = clock
         self._new_sender = new_sender or self._usual_sender
         self._reasons = Reasons(settings.buffer_bytes, clock)
         self.broker_version: tuple[int, ...] | None = None  # of the broker that answered last
@@ -119,14 +117,15 @@ class Driver(Entrance):
             resolver=self._resolver,
         )
         self._sender = self._new_sender(self._clock())
+        self.door.lead_to(self._sender, self._network.wake)
         self._waiters.clear()
         self._untold: deque[Completion] = deque()
         self._in_hand: list[Completion] = []  # being told
         self._ticked_s = -math.inf
-        self._asleep = self._nudged = False
+        self.door.asleep = self._nudged = False
         self._stopping, self._stop_by_s = False, 0.0
         self._ended = False  # the engine has failed what was left
-        self._ready = True  # takes records: started, not closed, not crashed
+        self.door.ready = True  # takes records: started, not closed, not crashed
         name = f"{self._settings.client_id}-network-thread"
         thread = threading.Thread(
             target=self._run, args=(self._network, self._sender), name=name, daemon=True
@@ -135,7 +134,7 @@ class Driver(Entrance):
         try:
             thread.start()
         except BaseException:  # no room for a thread: nothing would send what is taken
-            self._thread, self._ready = None, False
+            self._thread, self.door.ready = None, False
             self._network.close()
             raise
         process.register(self)
@@ -166,7 +165,7 @@ class Driver(Entrance):
         It keeps its time whatever the brokers or callbacks do. In a callback it returns at once
         and goes on in a thread of its own. A second close waits for the first, or cuts it short.
         """
-        self._closed, self._ready = True, False
+        self._closed, self.door.ready = True, False
         if not (self.in_callback or self.is_inside()):
             self._finish(timeout_s)
             return
@@ -205,7 +204,7 @@ class Driver(Entrance):
 
     def _finish(self, timeout_s: float | None) -> None:
         with self._lock:
-            self._ready = False
+            self.door.ready = False
             thread = self._thread
             for waiter in self._waiters.values():
                 waiter.set()
@@ -253,13 +252,13 @@ class Driver(Entrance):
             now = self._clock()
             due_s = sender.next_deadline(now)
             sleep_s = _LONGEST_SLEEP_S if due_s is None else min(due_s - now, _LONGEST_SLEEP_S)
-            asleep = self._asleep = not (self._nudged or sender.attention)
+            asleep = self.door.asleep = not (self._nudged or sender.attention)
         events = network.poll(sleep_s if asleep else 0.0)
         now = self._clock()
         if due_s is not None and now >= due_s:
             events += network.poll(0.0)  # what came before `now` counts before its deadlines do
         with self._lock:
-            self._asleep = self._nudged = False
+            self.door.asleep = self._nudged = False
             last = self._stopping
             for event in events:
                 self._deliver(sender, event, now)
@@ -332,7 +331,7 @@ class Driver(Entrance):
         """A mistake of ours: say so, and leave nobody waiting."""
         log.critical("The I/O thread ended on an internal error", exc_info=error)
         with self._lock:
-            self._crash, self._ready = error, False
+            self._crash, self.door.ready = error, False
             waiters = list(self._waiters.values())
         fail_all(
             sender, "closed", f"the producer ended on an internal error: {error!r}", self._clock()
@@ -355,7 +354,7 @@ class Driver(Entrance):
         self._new_locks()
         if self._thread is None:
             return
-        self._thread, self._ready = None, False
+        self._thread, self.door.ready = None, False
         self._network.abandon()
         if self._crash is None:
             leave_behind(self._sender, self._untold, self._clock())
