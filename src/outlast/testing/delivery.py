@@ -13,6 +13,10 @@ producer was given for a partition the first must lie before the second if its s
 before the other was called; of sends that overlap, in two threads, or of two producers nothing is
 demanded. Only acknowledged records have their place.
 
+The records of one `send_many` share a header, as the call has one for all: which is which is told
+by their keys and values, and where these are alike or were serialized, by where each was told to
+be (`testing.alike`). They have the order in which they were given.
+
 (`testing.ledger` is the simulator's: it knows the engine's every step, and generates the values.)
 
 Rules: no client library is imported but the one that is watched, or read with. Sends are not
@@ -26,10 +30,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from outlast.testing.alike import told_apart
 from outlast.testing.reading import Found, Reader, Source, reader_for
 from outlast.testing.watching import Told, watched
 
@@ -59,6 +63,8 @@ class SentRecord:
     error: BaseException | None = None
     called: int = 0  # ticks of the ledger: when the send was called …
     returned: int | None = None  # … and when it returned
+    call: int = -1  # the number of the first record of that call
+    as_given: bool = True  # key and value are the bytes that are written
 
     def __str__(self) -> str:
         where = self.topic if self.partition is None else f"{self.topic}-{self.partition}"
@@ -76,7 +82,7 @@ class DeliveryVerdict:
         lost: acknowledged, and in no log.
         duplicated: more than once in the logs.
         reordered: acknowledged, and behind a record of the same producer whose send began after
-            theirs had returned.
+            theirs had returned, or which the same `send_many` was given after them.
         misplaced: acknowledged, and in the log, but not at the partition and offset that was told.
         contradicted: told not to be written (a send that raised, or an `outlast.DeliveryError` of
             outcome *never sent* or *not accepted*), and yet in a log.
@@ -150,7 +156,7 @@ class DeliveryLedger:
         Raises:
             TypeError: it is none of these.
         """
-        return watched(producer, partial(self._sending, next(self._producers)))
+        return watched(producer, _Sending(self, next(self._producers)))
 
     def sending(
         self,
@@ -167,10 +173,32 @@ class DeliveryLedger:
         """
         with self._changed:
             record = SentRecord(len(self.records), topic, key, value, partition, producer)
-            record.called = next(self._ticks)
+            record.called, record.call = next(self._ticks), record.number
             self.records.append(record)
             self._open += 1
         return record, (HEADER, f"{self._run}-{record.number}".encode())
+
+    def _sending_many(
+        self,
+        producer: int,
+        topic: str,
+        keys: Sequence[object],
+        values: Sequence[object],
+        partition: int | None,
+        as_given: bool,
+    ) -> tuple[list[SentRecord], tuple[str, bytes]]:
+        """The same for all records of one call."""
+        with self._changed:
+            first, called = len(self.records), next(self._ticks)
+            records = [
+                SentRecord(number, topic, key, value, partition, producer, called=called)
+                for number, (key, value) in enumerate(zip(keys, values, strict=True), first)
+            ]
+            for record in records:
+                record.call, record.as_given = first, as_given
+            self.records += records
+            self._open += len(records)
+        return records, (HEADER, f"{self._run}-{first}+{len(records)}".encode())
 
     def taken(self, record: SentRecord) -> None:
         """The send returned."""
@@ -206,12 +234,6 @@ class DeliveryLedger:
             record.state, record.offset, record.error = state, offset, error
             self._open -= 1
             self._changed.notify_all()
-
-    def _sending(
-        self, producer: int, topic: str, key: object, value: object, partition: int | None
-    ) -> _Follower:
-        entry = self.sending(topic, key=key, value=value, partition=partition, producer=producer)
-        return _Follower(self, *entry)
 
     # --- what was said --------------------------------------------------------------------------
 
@@ -256,20 +278,59 @@ class DeliveryLedger:
         topics = list(dict.fromkeys(record.topic for record in records))
         look_until_s = time.monotonic() + min(timeout_s, GRACE_S)
         while True:
-            verdict = judge(records, self._copies(reader, topics))
+            verdict = judge(records, self._copies(reader, topics, records))
             if not verdict.lost or time.monotonic() >= look_until_s:
                 return verdict
             threading.Event().wait(LOOK_S)
 
-    def _copies(self, reader: Reader, topics: Iterable[str]) -> dict[int, list[Found]]:
+    def _copies(
+        self, reader: Reader, topics: Iterable[str], records: Sequence[SentRecord]
+    ) -> dict[int, list[Found]]:
         """Where each record, by its number, was found."""
         copies: dict[int, list[Found]] = {}
+        together: dict[tuple[int, int], list[Found]] = {}  # of calls: first record, how many
         mark = f"{self._run}-".encode()
         for found in itertools.chain.from_iterable(map(reader, topics)):
             token = dict(found.headers).get(HEADER) or b""
             if token.startswith(mark):
-                copies.setdefault(int(token[len(mark) :]), []).append(found)
+                first, _, count = token[len(mark) :].partition(b"+")
+                if count:
+                    together.setdefault((int(first), int(count)), []).append(found)
+                else:
+                    copies.setdefault(int(first), []).append(found)
+        for (first_number, records_sent), of_call in together.items():
+            sent = records[first_number : first_number + records_sent]
+            if sent:  # else it was sent after the verdict was asked for
+                copies.update(told_apart(sent, of_call))
         return copies
+
+
+class _Sending:
+    """The ledger, as one producer's stand-in tells it what is sent."""
+
+    def __init__(self, ledger: DeliveryLedger, producer: int) -> None:
+        self._ledger = ledger
+        self._producer = producer
+
+    def one(self, topic: str, key: object, value: object, partition: int | None) -> _Follower:
+        entry = self._ledger.sending(
+            topic, key=key, value=value, partition=partition, producer=self._producer
+        )
+        return _Follower(self._ledger, *entry)
+
+    def many(
+        self,
+        topic: str,
+        keys: Sequence[object],
+        values: Sequence[object],
+        partition: int | None,
+        *,
+        as_given: bool,
+    ) -> list[_Follower]:
+        records, header = self._ledger._sending_many(
+            self._producer, topic, keys, values, partition, as_given
+        )
+        return [_Follower(self._ledger, record, header) for record in records]
 
 
 class _Follower:
@@ -341,7 +402,10 @@ def _reordered(
             log.append((first.offset, record))
     for log in logs.values():
         newest = -1
+        last: dict[int, int] = {}  # of each call: its newest record so far
         for _, record in sorted(log, key=lambda place: place[0]):
-            if record.returned is not None and record.returned < newest:
+            returned = record.returned is not None and record.returned < newest
+            if returned or record.number < last.get(record.call, -1):
                 yield record
             newest = max(newest, record.called)
+            last[record.call] = max(record.number, last.get(record.call, -1))

@@ -15,6 +15,9 @@ from outlast.testing.mock_kafka import MockCluster
 POLL_S = 0.2
 
 
+Payload = tuple["bytes | None", "bytes | None"]  # key, value
+
+
 class Found(NamedTuple):
     """A record as it was read."""
 
@@ -22,6 +25,7 @@ class Found(NamedTuple):
     partition: int
     offset: int
     headers: Sequence[tuple[str, bytes | None]]
+    payload: Payload | None = None  # None: the source does not tell it
 
 
 Reader = Callable[[str], Iterable[Found]]  # all records of a topic
@@ -59,12 +63,14 @@ def _from_cluster(cluster: MockCluster, topic: str) -> Iterator[Found]:
         return
     for status in partitions:
         for record in cluster.records(topic, status.partition):
-            yield Found(topic, status.partition, record.offset, record.headers)
+            payload = record.key, record.value
+            yield Found(topic, status.partition, record.offset, record.headers, payload)
 
 
 def _from_function(read: Callable[[str], Iterable[Any]], topic: str) -> Iterator[Found]:
     for record in read(topic):
-        yield Found(topic, record.partition, record.offset, record.headers or ())
+        payload = _payload(getattr(record, "key", ...), getattr(record, "value", ...))
+        yield Found(topic, record.partition, record.offset, record.headers or (), payload)
 
 
 def _from_servers(servers: Any, topic: str, timeout_s: float) -> list[Found]:
@@ -94,7 +100,9 @@ def _from_kafka_python(consumer: Any, topic: str, timeout_s: float) -> Iterator[
         _watch_time(deadline_s, timeout_s, behind)
         for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
             for record in records:
-                yield Found(topic, record.partition, record.offset, record.headers)
+                place = record.partition, record.offset
+                payload = _payload(record.key, record.value)  # it may have deserializers
+                yield Found(topic, *place, record.headers, payload)
 
 
 def _from_confluent(consumer: Any, topic: str, timeout_s: float) -> Iterator[Found]:
@@ -114,9 +122,17 @@ def _from_confluent(consumer: Any, topic: str, timeout_s: float) -> Iterator[Fou
             if message.error() is not None:
                 continue  # it tries again by itself
             partition, offset = message.partition(), message.offset()
-            yield Found(topic, partition, offset, message.headers() or ())
+            payload = _payload(message.key(), message.value())
+            yield Found(topic, partition, offset, message.headers() or (), payload)
             if offset + 1 >= ends.get(partition, 0):
                 ends.pop(partition, None)
+
+
+def _payload(key: object, value: object) -> Payload | None:
+    """None: not the bytes that are in the log."""
+    if isinstance(key, bytes | None) and isinstance(value, bytes | None):
+        return key, value
+    return None
 
 
 def _watch_time(deadline_s: float, timeout_s: float, behind: Sequence[str]) -> None:

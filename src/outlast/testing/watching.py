@@ -1,17 +1,19 @@
 """Producers whose sends are followed: stand-ins that pass everything on and tell a ledger.
 
-One class for each way to send: `send` with a future (outlast, kafka-python), `produce` with a
-callback (confluent-kafka), `await send` (aiokafka). Each adds the ledger's header to the record,
-and whatever else is asked of it is the producer's own affair.
+One class for each way to send: `send` with a future (outlast, kafka-python; outlast's own
+`send_many` and `send_async` beside it), `produce` with a callback (confluent-kafka), `await send`
+(aiokafka). Each adds the ledger's header to the record, and whatever else is asked of it is the
+producer's own affair.
 
-Rules: arguments, results and exceptions are the producer's. No client library is imported.
+Rules: arguments, results and exceptions are the producer's. No client library is imported. No
+record gets by unseen: a way to send that takes no header raises.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 
 class Told(NamedTuple):
@@ -45,7 +47,26 @@ PRODUCE_ORDER = (
     "headers",
 )
 
-Sending = Callable[[str, object, object, "int | None"], Follower]
+
+class Sending(Protocol):
+    """The ledger, as one producer tells it what is sent."""
+
+    def one(  # noqa: D102
+        self, topic: str, key: object, value: object, partition: int | None
+    ) -> Follower: ...
+
+    def many(
+        self,
+        topic: str,
+        keys: Sequence[object],
+        values: Sequence[object],
+        partition: int | None,
+        *,
+        as_given: bool,
+    ) -> Sequence[Follower]:
+        """Of one call, in order: they all have the same header. `as_given`: nothing makes other
+        bytes of keys and values.
+        """
 
 
 def watched(producer: Any, sending: Sending) -> Any:
@@ -58,6 +79,8 @@ def watched(producer: Any, sending: Sending) -> Any:
         raise TypeError(f"{producer!r} is watched already")
     if inspect.iscoroutinefunction(getattr(producer, "send", None)):
         return _WatchedAio(producer, sending)
+    if callable(getattr(producer, "send_many", None)):
+        return _WatchedOutlast(producer, sending)
     if callable(getattr(producer, "send", None)):
         return _WatchedSend(producer, sending)
     produce = getattr(producer, "produce", None)
@@ -104,7 +127,7 @@ class _WatchedSend(_Watched):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Any:
-        follower = self._sending(topic, key, value, partition)
+        follower = self._sending.one(topic, key, value, partition)
         headers = [*(headers or ()), follower.header]
         try:
             future = self._producer.send(
@@ -118,17 +141,101 @@ class _WatchedSend(_Watched):
         except BaseException as error:
             follower.refused(error)
             raise
-        follower.taken()
-        future.add_callback(lambda told: follower.told(Told(told.partition, told.offset)))
-        future.add_errback(follower.told)
-        return future
+        return _followed(follower, future)
+
+
+class _WatchedOutlast(_WatchedSend):
+    async def send_async(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Any:
+        follower = self._sending.one(topic, key, value, partition)
+        headers = [*(headers or ()), follower.header]
+        try:
+            future = await self._producer.send_async(
+                topic,
+                value=value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
+        except BaseException as error:
+            follower.refused(error)
+            raise
+        return _followed(follower, future)
+
+    def send_many(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Any:
+        values, keys = _listed(values), _listed(keys)
+        followers: Sequence[Follower] = ()
+        if isinstance(values, list):
+            fitting = isinstance(keys, list) and len(keys) == len(values)
+            followers = self._sending.many(
+                topic,
+                keys if fitting else [None] * len(values),
+                values,
+                partition,
+                as_given=self._as_given(),
+            )
+        if followers:
+            headers = [*(headers or ()), followers[0].header]
+        try:
+            many = self._producer.send_many(
+                topic,
+                values,
+                keys=keys,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
+        except Exception as error:
+            for follower in followers:
+                follower.refused(error)
+            raise
+        except BaseException as error:  # a signal: some may have been taken
+            for follower in followers:
+                follower.told(error)
+            raise
+        for follower, future in zip(followers, many, strict=True):
+            _followed(follower, future)
+        return many
+
+    def _as_given(self) -> bool:
+        config = self._producer.config
+        return config["key_serializer"] is None and config["value_serializer"] is None
+
+
+def _listed(items: Any) -> Any:
+    """An iterable can be gone through once; what `send_many` will refuse remains what it is."""
+    single = (str, bytes, bytearray, memoryview)
+    return items if items is None or isinstance(items, single) else list(items)
+
+
+def _followed(follower: Follower, future: Any) -> Any:
+    follower.taken()
+    future.add_callback(lambda told: follower.told(Told(told.partition, told.offset)))
+    future.add_errback(follower.told)
+    return future
 
 
 class _WatchedProduce(_Watched):
     def produce(self, *args: Any, **keywords: Any) -> None:
         given = self._by_name(args, keywords)
         partition = given.get("partition", -1)
-        follower = self._sending(
+        follower = self._sending.one(
             given["topic"],
             given.get("key"),
             given.get("value"),
@@ -154,6 +261,12 @@ class _WatchedProduce(_Watched):
             follower.refused(error)
             raise
         follower.taken()
+
+    def produce_batch(self, *_args: Any, **_keywords: Any) -> NoReturn:
+        raise TypeError(
+            "produce_batch() takes no headers, so its records could not be told apart from others: "
+            "use produce() where a ledger watches"
+        )
 
     def _by_name(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name; a SerializingProducer has them in another order."""
@@ -181,7 +294,7 @@ class _WatchedAio(_Watched):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> Any:
-        follower = self._sending(topic, key, value, partition)
+        follower = self._sending.one(topic, key, value, partition)
         try:
             future = await self._producer.send(
                 topic,
@@ -197,6 +310,12 @@ class _WatchedAio(_Watched):
         follower.taken()
         future.add_done_callback(lambda done: follower.told(_outcome(done)))
         return future
+
+    async def send_batch(self, *_args: Any, **_keywords: Any) -> NoReturn:
+        raise TypeError(
+            "the records of a batch are made before send_batch() is called, and cannot get the "
+            "ledger's header: use send() where a ledger watches"
+        )
 
     async def send_and_wait(self, *args: Any, **keywords: Any) -> Any:
         return await (await self.send(*args, **keywords))
