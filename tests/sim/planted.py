@@ -288,12 +288,36 @@ WAYS = (
         unit("test_rule_10_a_batch_takes_no_record_half_a_second_younger_than_its_first"),
     ),
     Mutant(
+        "a full queue goes first again",
+        "Those whose batch did not fit into a request come first in the next.",
+        edit("outgoing.Outgoing._sent", ".move_to_end(place.tp)", ""),
+        guard("test_what_did_not_fit_into_a_request_goes_first_in_the_next"),
+    ),
+    Mutant(
+        "an answer makes nobody due",
+        "What waited behind a batch in flight is looked at when that is settled.",
+        edit("hub.Hub.settle", "self.agenda.changed(place)", "pass"),
+        guard("test_what_waits_for_the_first_ack_goes_with_it"),
+    ),
+    Mutant(
+        "a batch begun behind one that left early lies for ever",
+        "A time that was noted for what has left is moved to that of what is there now.",
+        edit("agenda.Agenda.next_s", "due_s is not None and due_s > at_s", "False"),
+        Story("engine.test_agenda", "test_the_batch_after_one_that_left_early_has_its_own_time"),
+    ),
+    Mutant(
+        "a time for each batch",
+        "Batches that fill up at once leave no times behind, or an hour's linger holds millions.",
+        edit("agenda.Agenda.look_at", "timed is None or at_s < timed[0]", "True"),
+        Story("engine.test_agenda", "test_times_do_not_pile_up"),
+    ),
+    Mutant(
         "an expired partition takes its neighbours along",
         "A partition without a leader holds back no other on the same node.",
         edit(
             "outgoing.Outgoing.pump",
-            "= None\n            continue",
-            "= None\n            return",
+            "self._look(place, now)",
+            "self._look(place, now)\n    if hub.troubled:\n        return",
         ),
         Story(
             "sim.test_leader_failures",

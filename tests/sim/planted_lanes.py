@@ -272,7 +272,7 @@ LANES = (
     Mutant(
         "several requests in a slow lane",
         "They are served one by one: who could leave the lane waits for the stuck.",
-        edit("outgoing.Outgoing._pump_link", "return not link.pending and", "return"),
+        edit("outgoing.Outgoing._pump_link", "if not link.pending:", "if True:"),
         rule("test_a_slow_lane_has_one_request_under_way"),
     ),
     Mutant(
@@ -377,7 +377,7 @@ WAITS = (
         "After one refused connect all partitions share one lane for ever. (It is dialled while "
         "the other takes what is due, and its failure forgotten if not: both are broken.)",
         (
-            Edit("outgoing.Outgoing.pump", "by_link.setdefault(own, [])", "pass"),
+            Edit("outgoing.Outgoing._look", "self._redial[own] = None", "pass"),
             Edit("brokers.Link.forget_failure", "self.unreachable_since_s = None", "pass"),
         ),
         rule("test_it_is_tried_again_meanwhile"),
@@ -409,13 +409,13 @@ WAITS = (
     Mutant(
         "a dead follower's lane without idempotence",
         "One lane, whoever is down.",
-        edit("lanes.Lanes._calm", "not self.enabled or", ""),
+        edit("lanes.Lanes.calm", "not self.enabled or", ""),
         doubt("test_without_idempotence_a_follower_that_is_down_changes_no_lane", 1),
     ),
     Mutant(
         "the slow lane is dialled first",
         "Should there be but one connection to be had, it is the open lane's.",
-        edit("outgoing.Outgoing.pump", "link.role is Role.SLOW", "link.role is Role.OPEN"),
+        edit("outgoing.Outgoing.pump", "key=_is_slow", "key=lambda link: not _is_slow(link)"),
         rule("test_a_lane_that_cannot_be_opened_goes_over_the_other"),
     ),
     Mutant(

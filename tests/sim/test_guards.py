@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 from outlast.engine.messages import ConnectionLost, Role
 from outlast.testing.faults import CutAfter, Error, Slow
@@ -188,6 +189,55 @@ def test_a_request_holds_no_more_than_allowed():
     sim.check()
     together = Counter(id(a.request) for p in range(6) for a in attempts_of(sim, p))
     assert max(together.values()) == 2
+
+
+def test_a_full_batch_leaves_at_once():
+    """Also if no other record comes, and its linger is ten seconds."""
+    sim = simulation(10, nodes=1, topics={"t": 1}, linger_ms=10_000, batch_size=700)
+    sim.run_for(0.5)
+    sim.send("t", 0, size_bytes=1)
+    sim.run_for(0.5)  # its linger is noted
+    sim.send("t", 0, size_bytes=800)
+    sim.run_for(0.5)
+    assert sim.all_settled()
+    sim.check()
+
+
+def test_what_waits_for_the_first_ack_goes_with_it():
+    """Until then one batch is in flight (rule 3), and nothing else wakes those behind it."""
+    sim = simulation(10, nodes=1, topics={"t": 1}, batch_size=700)
+    sim.run_for(0.5)
+    for _ in range(3):
+        sim.send("t", 0, size_bytes=800)
+    sim.run_for(0.5)
+    assert sim.all_settled()
+    sim.check()
+
+
+def test_what_did_not_fit_into_a_request_goes_first_in_the_next():
+    """Room for two of five, and more is written to all of them all the time."""
+    sim = simulation(
+        10,
+        nodes=1,
+        topics={"t": 5},
+        max_request_size=1500,
+        batch_size=700,
+        max_in_flight_requests_per_connection=1,
+    )
+    for _ in range(20):
+        for partition in range(5):
+            sim.send("t", partition, size_bytes=600)
+    sim.run_until(sim.all_settled, 30.0)
+    sim.check()
+    sent = sorted(
+        (a.request.arrived_at, partition)
+        for partition in range(5)
+        for a in attempts_of(sim, partition)
+    )
+    counts = Counter(dict.fromkeys(range(5), 0))
+    for _, request in groupby(sent, key=itemgetter(0)):
+        counts.update(partition for _, partition in request)
+        assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def test_an_election_does_not_use_retries_up():

@@ -190,6 +190,10 @@ class Brokers:
         """Those with a connection, or one under way."""
         return [link for link in self._links.values() if link.connection is not None]
 
+    def any_unreachable(self) -> bool:
+        """Whether some connection cannot be opened, as far as is known."""
+        return any(link.unreachable_since_s is not None for link in self._links.values())
+
     def next_token(self) -> int:
         """A name for one request."""
         self._token += 1

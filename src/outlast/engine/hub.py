@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 
 from outlast.engine.accumulator import Accumulator
+from outlast.engine.agenda import Agenda
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Brokers, Link
 from outlast.engine.gap import GapRecorder
@@ -80,6 +81,7 @@ class Hub:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.busy: dict[TopicPartition, Partition] = {}  # those with unsettled batches
         self.troubled: dict[TopicPartition, float] = {}  # no usable leader, since when
+        self.agenda = Agenda()
         self.expiry_s = math.inf  # no unsettled batch expires before
         self.out = Outbox()
 
@@ -121,6 +123,7 @@ class Hub:
 
     def settle(self, place: Partition, batches: Iterable[Batch], now: float) -> None:
         """After anything that was done to a partition: tell outcomes, give room back."""
+        self.agenda.changed(place)
         for batch in batches:
             self._settle_batch(batch, now)
         if place.restarted:
@@ -161,6 +164,7 @@ class Hub:
     def batch_begun(self, place: Partition, batch: Batch, now: float) -> None:
         """A batch got its first record."""
         self.busy[place.tp] = place
+        self.agenda.changed(place)
         self.expiry_s = min(self.expiry_s, batch.created_s + self.limits.delivery_timeout_s)
         self.metadata.interest(place.tp[0], now)
         self.meet_gap(batch)
@@ -189,6 +193,7 @@ class Hub:
                 self.busy[tp] = place
                 used_bytes += sum(batch.charge_bytes for batch in place.unsettled())
         self.expiry_s = 0.0  # look
+        self.agenda.look_at_all(self.busy)
         self.grant(self.accumulator.recount(used_bytes))
         self.shares.changed()
 
@@ -341,6 +346,8 @@ class Hub:
             )
         )
         place = self.partitions.get(tp)
+        if place is not None:
+            self.agenda.changed(place)
         if new is not None and new.usable:
             if place is not None:
                 place.retry_at_s = 0.0

@@ -18,6 +18,7 @@ from kafka.errors import MessageSizeTooLargeError
 from outlast.engine.batch import Batch
 from outlast.engine.hub import Hub
 from outlast.engine.messages import Granted
+from outlast.engine.partition import Partition
 from outlast.engine.partitioner import keyed_partition
 from outlast.engine.record_batch import RECORD_BYTES_MAX, Headers, headers_bytes_max
 from outlast.engine.run import Run
@@ -125,7 +126,7 @@ class Intake:
                 self.attention = True
                 hub.batch_begun(place, batch, now)
             if batch_bytes >= place.queue.batch_bytes:
-                self._batch_is_full(batch)
+                self._batch_is_full(place, batch)
             return batch
         except _RefusedError as refused:
             self.forget(ticket)
@@ -178,8 +179,9 @@ class Intake:
         if sticks:
             hub.sticky.gave(run.topic, size_bytes)
 
-    def _batch_is_full(self, batch: Batch) -> None:
+    def _batch_is_full(self, place: Partition, batch: Batch) -> None:
         batch.closed = True
+        self._hub.agenda.changed(place)
         self.attention = True
         if self._hub.settings.compression:
             self._hub.compress(batch)
@@ -202,6 +204,7 @@ class Intake:
             self._keyless.add(ticket)
         for place in self._hub.busy.values():
             place.queue.hurry()  # room comes only from what is sent
+        self._hub.agenda.look_at_all(self._hub.busy)
         self.attention = True
         return Waiting(ticket, "share" if self._hub.shares.bounded(tp) else "memory")
 

@@ -124,7 +124,7 @@ class Lanes:
 
     def steer(self, place: Partition, node_id: int, now: float) -> None:
         """Put the partition into the lane of its next request to its leader."""
-        if self._calm:
+        if self.calm:
             return
         slow = self._slow.get(place.tp)
         if slow is not None and slow.node_id != node_id:
@@ -166,12 +166,12 @@ class Lanes:
         return self._brokers.link(link.node_id, role)
 
     @property
-    def _calm(self) -> bool:
+    def calm(self) -> bool:
         """Whether all partitions belong into open lanes."""
         return not self.enabled or not (self._slow or self._brokers.down)
 
     def _role(self, place: Partition, node_id: int) -> Role:
-        if self._calm:
+        if self.calm:
             return Role.OPEN
         slow = self._slow.get(place.tp)
         if slow is not None and slow.node_id == node_id:

@@ -108,6 +108,7 @@ class Sender:
         for place in self._hub.busy.values():
             place.queue.end_linger()
             unsettled += place.unsettled()
+        self._hub.agenda.look_at_all(self._hub.busy)
         return unsettled
 
     def untaken(self) -> list[Batch]:
@@ -335,6 +336,7 @@ class Sender:
         hub.brokers.forget_all_but(hub.metadata.nodes)
         for change in changes:
             self._changed(change, now)
+        hub.agenda.look_at_all(hub.busy)
         found = {change.topic for change in changes if isinstance(change, TopicFound)}
         self._intake.informed(found, pending.sent_s)
         in_use = {topic for topic, _ in hub.busy} | self._intake.wanted_topics()
