@@ -19,18 +19,33 @@ from kafka.protocol.admin import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.consumer import (
+    FetchRequest,
+    FetchResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
 )
 from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProduceRequest,
     ProduceResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
@@ -44,6 +59,12 @@ _RESPONSES = {
     CreateTopicsRequest: CreateTopicsResponse,
     DeleteTopicsRequest: DeleteTopicsResponse,
     InitProducerIdRequest: InitProducerIdResponse,
+    FindCoordinatorRequest: FindCoordinatorResponse,
+    AddPartitionsToTxnRequest: AddPartitionsToTxnResponse,
+    AddOffsetsToTxnRequest: AddOffsetsToTxnResponse,
+    EndTxnRequest: EndTxnResponse,
+    TxnOffsetCommitRequest: TxnOffsetCommitResponse,
+    OffsetFetchRequest: OffsetFetchResponse,
 }
 
 

@@ -291,15 +291,25 @@ def test_offset_for_leader_epoch_tells_where_an_epoch_ended(bench: Bench, versio
 # --- groups -------------------------------------------------------------------------------------
 
 
+def coordinator(bench: Bench, node_id: int, version: int = 3) -> Any:
+    """Whom a node names for group `g`. Who asks first is told to come again."""
+    request = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
+    bench.send(bench.connect(node_id), request, version)
+    bench.run(1.0)
+    answer = bench.send(bench.connect(node_id), request, version).response
+    return answer.coordinators[0] if version >= 4 else answer
+
+
 @pytest.mark.parametrize("version", range(7))
 def test_a_live_broker_is_the_coordinator(bench: Bench, version: int) -> None:
-    bench.cluster.kill(1, bench.now)
+    first = coordinator(bench, 3, version)
+    assert (first.error_code, first.host) == (0, bench.cluster.addresses[first.node_id][0])
+    bench.cluster.kill(first.node_id, bench.now)
     bench.run(1.0)
-    request = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
-    answer = bench.send(bench.connect(3), request, version).response
-    found = answer.coordinators[0] if version >= 4 else answer
-    assert (found.error_code, found.node_id) == (0, 2)
-    assert (found.host, found.port) == bench.cluster.addresses[2]
+    alive = next(n for n in bench.cluster.nodes if n != first.node_id)
+    found = coordinator(bench, alive, version)
+    assert (found.error_code, found.node_id == first.node_id) == (0, False)
+    assert (found.host, found.port) == bench.cluster.addresses[found.node_id]
 
 
 @pytest.mark.parametrize("version", range(1, 10))
@@ -311,6 +321,7 @@ def test_nothing_is_committed(bench: Bench, version: int) -> None:
         group = OffsetFetchRequest.OffsetFetchRequestGroup
         topic = group.OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])
         request = OffsetFetchRequest(groups=[group(group_id="g", topics=[topic])])
-    answer = bench.send(bench.connect(1), request, version).response
-    (found,) = answer.topics if version < 8 else answer.groups[0].topics
-    assert [(p.partition_index, p.committed_offset) for p in found.partitions] == [(0, -1), (1, -1)]
+    found = coordinator(bench, 1)
+    answer = bench.send(bench.connect(found.node_id), request, version).response
+    (told,) = answer.topics if version < 8 else answer.groups[0].topics
+    assert [(p.partition_index, p.committed_offset) for p in told.partitions] == [(0, -1), (1, -1)]

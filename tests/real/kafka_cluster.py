@@ -55,6 +55,7 @@ offsets.topic.replication.factor=3
 transaction.state.log.num.partitions=3
 transaction.state.log.replication.factor=3
 transaction.state.log.min.isr=2
+transaction.abort.timed.out.transaction.cleanup.interval.ms=200
 group.initial.rebalance.delay.ms=0
 log.cleaner.dedupe.buffer.size=4194304
 # The default of 1 s holds acks=all back by 1 s after half of all planned moves, on the cluster's

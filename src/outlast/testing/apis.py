@@ -9,10 +9,12 @@ Useful to a handler: `node.replicas[(topic, partition)]` (a `Replica`: `leading`
 `high_watermark`, `watch(callback)`), `node.view` (what the node may tell clients),
 `node.at(time, callback, *args)` (a timer that dies with the node and waits while it is paused).
 
-ApiVersions 0–4: an unknown version gets 35 in the layout of version 0 (C17).
+ApiVersions 0–4: an unknown version gets 35 in the layout of version 0 (C17). The one feature that
+is told is `transaction.version`.
 Metadata 0–13: by name, and by id from 12; every broker answers from its own view (A13).
-InitProducerId 0–5: always a new id with epoch 0 from the broker's own block of 1 000 (S9); a
-broker's first one, and all for some 45 ms after it, get 14 (S10). No transactions.
+InitProducerId without a transactional id: always a new id with epoch 0 from the broker's own block
+of 1 000 (S9); a broker's first one, and all for some 45 ms after it, get 14 (S10). Whoever has a
+transactional id is served by `apis_transactions`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from kafka.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
-from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
+from kafka.protocol.producer import InitProducerIdResponse
 
 from outlast.testing.cluster_settings import draw
 from outlast.testing.controller import Topic
@@ -54,6 +56,7 @@ UNKNOWN_TOPIC_ID = 100
 
 NO_ID = UUID(int=0)
 PRODUCER_ID_BLOCK = 1000
+TRANSACTION_FEATURE, TRANSACTION_VERSION_MAX = "transaction.version", 2
 TOPIC_NAME_MAX = 249
 TOPIC_NAME_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -110,7 +113,20 @@ def serve_api_versions(
         for key in sorted(cluster.handlers)
         if (versions := cluster.versions(key, listed=True)) is not None
     ]
-    return ApiVersionsResponse(error_code=code, api_keys=keys)
+    level, features = cluster.settings.transaction_version, ApiVersionsResponse
+    supported = features.SupportedFeatureKey(
+        name=TRANSACTION_FEATURE, min_version=0, max_version=TRANSACTION_VERSION_MAX
+    )
+    finalized = features.FinalizedFeatureKey(
+        name=TRANSACTION_FEATURE, max_version_level=level, min_version_level=level
+    )
+    return ApiVersionsResponse(
+        error_code=code,
+        api_keys=keys,
+        supported_features=[supported] if exchange.version >= 4 else [],  # from 0: not before 4
+        finalized_features_epoch=0,
+        finalized_features=[finalized],
+    )
 
 
 def unsupported_api_versions(cluster: MockCluster) -> ApiMessage:
@@ -253,26 +269,35 @@ def _partition(
 def serve_init_producer_id(
     cluster: MockCluster, node: Node, exchange: Exchange, now: float
 ) -> ApiMessage:
-    """A new producer id, whatever id and epoch were given (S9)."""
+    """Without a transactional id: a new producer id, whatever id and epoch were given (S9)."""
     code = fault_code(cluster, node, exchange, now)
     if code:
-        return _no_producer_id(code)
+        return no_producer_id(code)
     request = exchange.request
     if exchange.version >= 3 and (request.producer_id >= 0) != (request.producer_epoch >= 0):
-        return _no_producer_id(INVALID_REQUEST)  # B12
-    if node.producer_ids_ready_s is None:
-        node.producer_ids_ready_s = now + draw(cluster.settings.producer_id_load_s, cluster.rng)
-    if now < node.producer_ids_ready_s:
-        return _no_producer_id(COORDINATOR_LOAD_IN_PROGRESS)
-    if not node.producer_ids:
-        node.producer_ids = cluster.next_producer_ids(PRODUCER_ID_BLOCK)
-    producer_id, node.producer_ids = node.producer_ids[0], node.producer_ids[1:]
+        return no_producer_id(INVALID_REQUEST)  # B12
+    producer_id = new_producer_id(cluster, node, now)
+    if producer_id is None:
+        return no_producer_id(COORDINATOR_LOAD_IN_PROGRESS)
     return InitProducerIdResponse(
         throttle_time_ms=0, error_code=0, producer_id=producer_id, producer_epoch=0
     )
 
 
-def _no_producer_id(code: int) -> ApiMessage:
+def new_producer_id(cluster: MockCluster, node: Node, now: float) -> int | None:
+    """The next id of the node's own block; None: it has none yet (S10)."""
+    if node.producer_ids_ready_s is None:
+        node.producer_ids_ready_s = now + draw(cluster.settings.producer_id_load_s, cluster.rng)
+    if now < node.producer_ids_ready_s:
+        return None
+    if not node.producer_ids:
+        node.producer_ids = cluster.next_producer_ids(PRODUCER_ID_BLOCK)
+    producer_id, node.producer_ids = node.producer_ids[0], node.producer_ids[1:]
+    return producer_id
+
+
+def no_producer_id(code: int) -> ApiMessage:
+    """An answer to InitProducerId that gives none."""
     return InitProducerIdResponse(
         throttle_time_ms=0, error_code=code, producer_id=-1, producer_epoch=-1
     )
@@ -280,4 +305,3 @@ def _no_producer_id(code: int) -> ApiMessage:
 
 HANDLERS[API_VERSIONS] = Handler(ApiVersionsRequest, (0, 4), serve_api_versions)
 HANDLERS[METADATA] = Handler(MetadataRequest, (0, 13), serve_metadata)
-HANDLERS[INIT_PRODUCER_ID] = Handler(InitProducerIdRequest, (0, 5), serve_init_producer_id)

@@ -1,6 +1,8 @@
-"""What consumers ask of a node: Fetch, ListOffsets, and enough of groups for `assign()`.
+"""What consumers ask of a node: Fetch, ListOffsets, OffsetForLeaderEpoch.
 
-Consumers see a log up to its high watermark and only at the leader, as the node itself knows it.
+Consumers see a log only at the leader, as the node itself knows it, and up to its high watermark;
+if they want committed data alone (isolation level 1), up to the last stable offset, and are told
+which transactions in it were aborted.
 A Fetch that finds fewer than `min_bytes` waits, up to `max_wait_ms`, for the high watermark to
 move or the leadership to change; its connection waits with it.
 
@@ -8,8 +10,6 @@ Fetch 4–18: whole batches, as they lie in the log; always the whole answer (no
 which a broker may decline); hints from 12, endpoints from 16.
 ListOffsets 1–10: earliest, latest, the highest timestamp, the first at or after a timestamp.
 OffsetForLeaderEpoch 2–4: where an epoch ends.
-FindCoordinator 0–6 and OffsetFetch 1–9: a coordinator is named and knows of no committed offset.
-Consumers that a group assigns partitions to are not served.
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ from kafka.protocol.consumer import (
     FetchResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from outlast.testing.apis import (
     DEFERRED,
@@ -51,14 +48,14 @@ if TYPE_CHECKING:
     from outlast.testing.node import Node
     from outlast.testing.timeline import Timer
 
-FETCH, LIST_OFFSETS, OFFSET_FETCH, FIND_COORDINATOR, OFFSET_FOR_LEADER_EPOCH = 1, 2, 9, 10, 23
+FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH = 1, 2, 23
 
 OFFSET_OUT_OF_RANGE = 1
 NOT_LEADER_OR_FOLLOWER = 6
-COORDINATOR_NOT_AVAILABLE = 15
 FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
 
+READ_COMMITTED = 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
 TOPIC_ID_VERSION = 13
@@ -189,7 +186,7 @@ def fetch(
         name = _topic_name(node, topic, version)
         partitions = []
         for wanted in topic.partitions:
-            part = _fetch_partition(cluster, node, name, wanted, room, now)
+            part = _fetch_partition(cluster, node, exchange, name, wanted, room, now)
             if part.error_code:
                 ready = True
                 _hint(node, name, part, hinted)
@@ -213,7 +210,13 @@ def fetch(
 
 
 def _fetch_partition(
-    cluster: MockCluster, node: Node, topic: str | None, wanted: Any, room: int, now: float
+    cluster: MockCluster,
+    node: Node,
+    exchange: Exchange,
+    topic: str | None,
+    wanted: Any,
+    room: int,
+    now: float,
 ) -> Any:
     """One partition's share; the first batch comes even where it is larger than the limits."""
     replica = find_leader(
@@ -221,38 +224,51 @@ def _fetch_partition(
     )
     if isinstance(replica, int):
         return _partition_data(wanted.partition, error_code=replica)
-    offset, end = wanted.fetch_offset, replica.high_watermark
+    committed = exchange.request.isolation_level == READ_COMMITTED
+    offset, stable = wanted.fetch_offset, replica.last_stable_offset
+    end = stable if committed else replica.high_watermark
     code = 0
     records = b""
     if not replica.log_start_offset <= offset <= replica.log_end_offset:
         code = OFFSET_OUT_OF_RANGE
     elif offset < end and room:
-        records = _batches(replica, offset, min(wanted.partition_max_bytes, room))
+        records = _batches(replica, offset, end, min(wanted.partition_max_bytes, room))
     return _partition_data(
         wanted.partition,
         error_code=code,
-        high_watermark=end,
-        last_stable_offset=end,
+        high_watermark=replica.high_watermark,
+        last_stable_offset=stable,
         log_start_offset=replica.log_start_offset,
+        aborted_transactions=_aborted(replica, offset) if committed and not code else None,
         records=records,
     )
 
 
-def _batches(replica: Replica, offset: int, limit_bytes: int) -> bytes:
+def _aborted(replica: Replica, offset: int) -> list[Any]:
+    """Aborted transactions from an offset on, maybe more than the answer has records of."""
+    kind = FetchResponse.FetchableTopicResponse.PartitionData.AbortedTransaction
+    return [
+        kind(producer_id=producer_id, first_offset=first)
+        for producer_id, first in replica.transactions.aborted(offset, replica.log_end_offset)
+    ]
+
+
+def _batches(replica: Replica, offset: int, end: int, limit_bytes: int) -> bytes:
     raw: list[bytes] = []
     size = 0
     for batch in replica.batches[replica.first_batch_from(offset) :]:
         size += len(batch.raw)
-        if batch.next_offset > replica.high_watermark or (raw and size > limit_bytes):
+        if batch.next_offset > end or (raw and size > limit_bytes):
             break
         raw.append(batch.raw)
     return b"".join(raw)
 
 
 def _partition_data(partition: int, **fields: Any) -> Any:
-    known = {"high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1, "records": b""}
+    known: dict[str, Any] = {"high_watermark": -1, "last_stable_offset": -1, "records": b""}
+    known |= {"log_start_offset": -1, "aborted_transactions": None}
     return FetchResponse.FetchableTopicResponse.PartitionData(
-        partition_index=partition, aborted_transactions=None, **(known | fields)
+        partition_index=partition, **(known | fields)
     )
 
 
@@ -282,14 +298,18 @@ def serve_list_offsets(
     topics = [
         ListOffsetsResponse.ListOffsetsTopicResponse(
             name=topic.name,
-            partitions=[_list_offset(cluster, node, topic.name, p, now) for p in topic.partitions],
+            partitions=[
+                _list_offset(cluster, node, exchange, topic.name, p, now) for p in topic.partitions
+            ],
         )
         for topic in exchange.request.topics
     ]
     return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
 
-def _list_offset(cluster: MockCluster, node: Node, topic: str, wanted: Any, now: float) -> Any:
+def _list_offset(
+    cluster: MockCluster, node: Node, exchange: Exchange, topic: str, wanted: Any, now: float
+) -> Any:
     answer = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
     index = wanted.partition_index
     replica = find_leader(
@@ -299,7 +319,9 @@ def _list_offset(cluster: MockCluster, node: Node, topic: str, wanted: Any, now:
         return answer(
             partition_index=index, error_code=replica, timestamp=-1, offset=-1, leader_epoch=-1
         )
-    offset, timestamp_ms = _offset_at(replica, wanted.timestamp)
+    committed = exchange.version >= 2 and exchange.request.isolation_level == READ_COMMITTED
+    end = replica.last_stable_offset if committed else replica.high_watermark
+    offset, timestamp_ms = _offset_at(replica, end, wanted.timestamp)
     return answer(
         partition_index=index,
         error_code=0,
@@ -309,13 +331,13 @@ def _list_offset(cluster: MockCluster, node: Node, topic: str, wanted: Any, now:
     )
 
 
-def _offset_at(replica: Replica, timestamp_ms: int) -> tuple[int, int]:
+def _offset_at(replica: Replica, end: int, timestamp_ms: int) -> tuple[int, int]:
     """Offset and timestamp; (−1, −1) if there is none."""
     if timestamp_ms == LATEST:
-        return replica.high_watermark, -1
+        return end, -1
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return replica.log_start_offset, -1
-    visible = [b for b in replica.batches if b.next_offset <= replica.high_watermark]
+    visible = [b for b in replica.batches if b.next_offset <= end]
     if timestamp_ms == MAX_TIMESTAMP:
         times = [(r.timestamp_ms, -r.offset) for batch in visible for r in batch.records()]
         newest_ms, negated = max(times, default=(-1, 1))
@@ -372,73 +394,8 @@ def _epoch_end(cluster: MockCluster, node: Node, topic: str, wanted: Any, now: f
     return answer(error_code=0, partition=wanted.partition, leader_epoch=epoch, end_offset=end)
 
 
-# --- groups, as far as assign() needs them --------------------------------------------------------
-
-
-def serve_find_coordinator(
-    cluster: MockCluster, node: Node, exchange: Exchange, _now: float
-) -> ApiMessage:
-    """The listed broker with the lowest id coordinates everything."""
-    brokers = node.view.brokers
-    found: dict[str, Any] = {"node_id": -1, "host": "", "port": -1}
-    found |= {"error_code": 0 if brokers else COORDINATOR_NOT_AVAILABLE, "error_message": None}
-    if brokers:
-        host, port = cluster.addresses[min(brokers)]
-        found |= {"node_id": min(brokers), "host": host, "port": port}
-    if exchange.version < 4:
-        return FindCoordinatorResponse(throttle_time_ms=0, **found)
-    coordinators = [
-        FindCoordinatorResponse.Coordinator(key=key, **found)
-        for key in exchange.request.coordinator_keys
-    ]
-    return FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators)
-
-
-def serve_offset_fetch(
-    _cluster: MockCluster, _node: Node, exchange: Exchange, _now: float
-) -> ApiMessage:
-    """Nobody has committed anything."""
-    request = exchange.request
-    if exchange.version < 8:
-        topic = OffsetFetchResponse.OffsetFetchResponseTopic
-        topics = _uncommitted(topic, topic.OffsetFetchResponsePartition, request.topics)
-        return OffsetFetchResponse(throttle_time_ms=0, topics=topics, error_code=0)
-    group = OffsetFetchResponse.OffsetFetchResponseGroup
-    topic = group.OffsetFetchResponseTopics
-    groups = [
-        group(
-            group_id=wanted.group_id,
-            topics=_uncommitted(topic, topic.OffsetFetchResponsePartitions, wanted.topics),
-            error_code=0,
-        )
-        for wanted in request.groups
-    ]
-    return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
-
-
-def _uncommitted(topic_class: Any, partition_class: Any, topics: Any) -> list[Any]:
-    return [
-        topic_class(
-            name=topic.name,
-            partitions=[
-                partition_class(
-                    partition_index=index,
-                    committed_offset=-1,
-                    committed_leader_epoch=-1,
-                    metadata="",
-                    error_code=0,
-                )
-                for index in topic.partition_indexes
-            ],
-        )
-        for topic in topics or ()
-    ]
-
-
 HANDLERS[FETCH] = Handler(FetchRequest, (4, 18), serve_fetch)
 HANDLERS[LIST_OFFSETS] = Handler(ListOffsetsRequest, (1, 10), serve_list_offsets)
-HANDLERS[OFFSET_FETCH] = Handler(OffsetFetchRequest, (1, 9), serve_offset_fetch)
-HANDLERS[FIND_COORDINATOR] = Handler(FindCoordinatorRequest, (0, 6), serve_find_coordinator)
 HANDLERS[OFFSET_FOR_LEADER_EPOCH] = Handler(
     OffsetForLeaderEpochRequest, (2, 4), serve_offset_for_leader_epoch
 )

@@ -5,6 +5,10 @@ partition, id (3, 100) → format (87, 2, 76) → acks (21) → leader (6) → e
 acks=all (19, before the duplicate check: S5) → size, CRC, records (87, 10, 2, 32, −1) → epoch (47)
 → duplicate (0) → sequence (45) → append → wait (0, 7, 6, 3).
 
+The first batch of a transaction is appended only when the coordinator says that the partition is in
+it (else 48, 120), or has added it, from version 12 (KIP-890); 19: it cannot be asked. The question
+stands between acks and in-sync replicas. A marker that comes in before the answer undoes that.
+
 Waiting: acks=all is answered when the high watermark passes the batch, a repeat of an earlier one
 included (B4). Otherwise 7 at the request's own `timeout_ms`, 6 when leadership is lost, 3 when the
 topic goes; all with the real base_offset, as the batch was appended (S2). 6 without an offset
@@ -17,11 +21,11 @@ the node's own view (KIP-951).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from kafka.protocol.producer import ProduceRequest
 
 from outlast.testing.apis import (
     DEFERRED,
@@ -35,17 +39,24 @@ from outlast.testing.apis import (
     Later,
 )
 from outlast.testing.batches import (
-    BatchHeader,
+    TRANSACTIONAL_BIT,
     Refusal,
     StoredBatch,
     check_batch,
     check_format,
-    read_header,
     refuse_request,
 )
 from outlast.testing.cluster_settings import draw
+from outlast.testing.coordinator import admit
 from outlast.testing.faults import Error, ErrorAfter, ForgetProducer, strike
-from outlast.testing.replica import Replica
+from outlast.testing.pending_produce import (
+    NOT_LEADER_OR_FOLLOWER,
+    TOPIC_ID_VERSION,
+    WAITING,
+    Part,
+    PendingProduce,
+)
+from outlast.testing.replica import OUT_OF_ORDER_SEQUENCE_NUMBER, Replica, Verification
 from outlast.testing.replication import wake_followers
 from outlast.testing.request_log import PartitionRecord
 
@@ -53,63 +64,21 @@ if TYPE_CHECKING:
     from outlast.testing.cluster import MockCluster
     from outlast.testing.connection import Exchange
     from outlast.testing.node import Node
-    from outlast.testing.timeline import Timer
 
-NOT_LEADER_OR_FOLLOWER = 6
-REQUEST_TIMED_OUT = 7
+NETWORK_EXCEPTION = 13
+COORDINATOR_LOAD_IN_PROGRESS = 14
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
 NOT_ENOUGH_REPLICAS = 19
-NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
 INVALID_REQUIRED_ACKS = 21
 DUPLICATE_SEQUENCE_NUMBER = 46
+INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+CONCURRENT_TRANSACTIONS = 51
+PRODUCER_FENCED = 90
+TRANSACTION_ABORTABLE = 120
 
-TOPIC_ID_VERSION = 13
-WAITING = None
-
-
-class Part:
-    """One partition of a Produce request, from receipt to answer."""
-
-    __slots__ = (
-        "code",
-        "header",
-        "hint",
-        "log_append_time_ms",
-        "log_start_offset",
-        "offset",
-        "raw",
-        "record",
-        "refusal",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(self, topic: str, topic_id: UUID, record: PartitionRecord, raw: Any) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
-        self.record = record
-        self.raw: bytes | None = raw
-        self.header: BatchHeader | None = None if raw is None else read_header(raw)
-        self.code: int | None = WAITING
-        self.offset = -1
-        self.log_append_time_ms = -1
-        self.log_start_offset = -1
-        self.refusal: Refusal | None = None
-        self.hint: tuple[int, int] | None = None
-        if self.header is not None:
-            record.producer_id = self.header.producer_id
-            record.producer_epoch = self.header.producer_epoch
-            record.base_sequence = self.header.base_sequence
-            record.count = self.header.record_count
-
-    def settle(self, code: int, offset: int = -1) -> None:
-        """The partition's result."""
-        self.code = self.record.error_code = code
-        self.offset = self.record.base_offset = offset
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Nothing is appended, and why."""
-        self.refusal = refusal
-        self.settle(refusal.code)
+ABORTABLE_VERSION, ADDING_VERSION = 11, 12
 
 
 def receive_produce(cluster: MockCluster, exchange: Exchange) -> None:
@@ -139,9 +108,26 @@ def serve_produce(
     for part in pending.parts:
         if refusal is not None:
             part.refuse(refusal)
-        else:
+        elif (
+            _is_known(node, exchange, part)
+            and _is_well_formed(part, exchange.version)
+            and acks not in (-1, 0, 1)
+        ):
+            part.settle(INVALID_REQUIRED_ACKS)
+    strangers = [p for p in pending.parts if p.code is WAITING and _is_stranger(node, p)]
+    if strangers:
+        _ask(cluster, node, exchange, pending, strangers, now)
+        return DEFERRED
+    return _append_all(cluster, node, exchange, pending, now)
+
+
+def _append_all(
+    cluster: MockCluster, node: Node, exchange: Exchange, pending: PendingProduce, now: float
+) -> ApiMessage | Later:
+    for part in pending.parts:
+        if part.code is WAITING:
             _produce(cluster, node, exchange, part, pending, now)
-    if acks == 0:
+    if exchange.request.acks == 0:
         if any(part.code for part in pending.parts):
             cluster.hang_up(exchange.connection)
         return NO_ANSWER
@@ -151,6 +137,80 @@ def serve_produce(
     slack_s = draw(cluster.settings.timeout_slack_s, cluster.rng)
     pending.timer = node.at(now + timeout_s + slack_s, pending.time_out)
     return DEFERRED
+
+
+def _is_stranger(node: Node, part: Part) -> bool:
+    """Does the leader have to ask whether this partition is in the producer's transaction?"""
+    header = part.header
+    if header is None or header.producer_id < 0 or not header.attributes & TRANSACTIONAL_BIT:
+        return False
+    replica = node.replicas.get((part.topic, part.record.partition))
+    return replica is not None and replica.leading and not replica.in_transaction(header)
+
+
+def _ask(
+    cluster: MockCluster,
+    node: Node,
+    exchange: Exchange,
+    pending: PendingProduce,
+    strangers: list[Part],
+    now: float,
+) -> None:
+    """Ask the transactions' coordinator, and go on when all its answers are there."""
+    left = [len(strangers)]
+
+    def done(part: Part, guard: Verification, code: int, now: float) -> None:
+        header = part.header
+        assert header is not None
+        replica = node.replicas.get((part.topic, part.record.partition))
+        code = _translated(code, exchange.version)
+        if not code and replica is not None and not replica.is_verified(header, guard):
+            code = INVALID_TXN_STATE  # it was ended meanwhile
+        if code:
+            part.settle(code)
+        part.admitted = True
+        left[0] -= 1
+        if left[0] == 0:
+            response = _append_all(cluster, node, exchange, pending, now)
+            if response is NO_ANSWER:
+                cluster.unanswered(exchange)
+            elif response is not DEFERRED:
+                cluster.answer(exchange, response, now)
+
+    for part in strangers:
+        place = (part.topic, part.record.partition)
+        header = part.header
+        assert header is not None
+        guard = node.replicas[place].verify(header)
+        admit(
+            cluster,
+            node,
+            exchange.request.transactional_id,
+            header,
+            place,
+            adds=exchange.version >= ADDING_VERSION,
+            done=partial(done, part, guard),
+            now=now,
+        )
+
+
+def _translated(code: int, version: int) -> int:
+    """What the coordinator said, as a producer of this version is told."""
+    if code == PRODUCER_FENCED:
+        return INVALID_PRODUCER_EPOCH
+    if code == TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION:
+        return INVALID_TXN_STATE
+    if code == CONCURRENT_TRANSACTIONS and version >= ADDING_VERSION:
+        return code
+    if code in (
+        NETWORK_EXCEPTION,
+        COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE,
+        NOT_COORDINATOR,
+        CONCURRENT_TRANSACTIONS,
+    ):
+        return NOT_ENOUGH_REPLICAS
+    return code
 
 
 def _refusal_of_all(parts: list[Part], transactional_id: str | None) -> Refusal | None:
@@ -182,18 +242,13 @@ def _produce(
     now: float,
 ) -> None:
     acks = exchange.request.acks
-    if not (_is_known(node, exchange, part) and _is_well_formed(part, exchange.version)):
-        return
-    if acks not in (-1, 0, 1):
-        part.settle(INVALID_REQUIRED_ACKS)
-        return
     replica = _find_leader(cluster, node, exchange, part, now)
     if replica is None:
         return
     if acks == -1 and len(replica.state.isr) < replica.min_isr:
         part.settle(NOT_ENOUGH_REPLICAS)
         return
-    batch = _append(cluster, node, part, replica, now)
+    batch = _append(cluster, node, exchange, part, replica, now)
     if batch is None:
         return
     part.log_append_time_ms = batch.log_append_time_ms
@@ -257,6 +312,7 @@ def _find_leader(
 def _append(
     cluster: MockCluster,
     node: Node,
+    exchange: Exchange,
     part: Part,
     replica: Replica,
     now: float,
@@ -280,6 +336,11 @@ def _append(
         if known is not None:
             part.settle(known)
             return None
+        if part.admitted and exchange.version >= ADDING_VERSION and header.base_sequence:
+            entry = replica.producers.get(header.producer_id)
+            if entry is None or not entry.batches:
+                part.settle(OUT_OF_ORDER_SEQUENCE_NUMBER)
+                return None
     append_time_ms = cluster.unix_ms(now) if rules.log_append_time else -1
     batch = StoredBatch(
         raw,
@@ -311,111 +372,6 @@ def _strike(
         connection=exchange.connection.name,
         partitions=[(part.topic, part.record.partition)],
     )
-
-
-class PendingProduce:
-    """A Produce request that waits for the high watermark of some of its partitions."""
-
-    __slots__ = ("_cluster", "_exchange", "parts", "timer", "waiting")
-
-    def __init__(self, cluster: MockCluster, exchange: Exchange, parts: list[Part]) -> None:
-        self._cluster = cluster
-        self._exchange = exchange
-        self.parts = parts
-        self.waiting = 0
-        self.timer: Timer | None = None
-
-    def wait(self, part: Part, replica: Replica, batch: StoredBatch, success: int) -> None:
-        """This part is answered when the high watermark has passed its batch."""
-        self.waiting += 1
-        part.offset = part.record.base_offset = batch.base_offset
-
-        def done(code: int, now: float) -> None:
-            if part.code is not WAITING:
-                return
-            if code == 0:
-                code = success
-                if len(replica.state.isr) < replica.min_isr:
-                    code = NOT_ENOUGH_REPLICAS_AFTER_APPEND  # only where the setting allows
-            part.settle(code, batch.base_offset)
-            self.waiting -= 1
-            if self.waiting == 0:
-                self._answer(now)
-
-        replica.wait_for(batch.next_offset, done)
-
-    def time_out(self, now: float) -> None:
-        """`timeout_ms` is over: what still waits is appended, not known to be safe."""
-        for part in self.parts:
-            if part.code is WAITING:
-                part.settle(REQUEST_TIMED_OUT, part.offset)
-        self._answer(now)
-
-    def _answer(self, now: float) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        node = self._exchange.connection.node
-        self._cluster.answer(self._exchange, self.response(node), now)
-
-    def response(self, node: Node) -> ApiMessage:
-        """The answer, with leader hints as this node knows them now."""
-        version = self._exchange.version
-        topics: dict[object, Any] = {}
-        endpoints: dict[int, Any] = {}
-        for part in self.parts:
-            key = part.topic_id if version >= TOPIC_ID_VERSION else part.topic
-            if key not in topics:
-                topics[key] = ProduceResponse.TopicProduceResponse(
-                    name=part.topic, topic_id=part.topic_id, partition_responses=[]
-                )
-            topics[key].partition_responses.append(self._part_response(part, node, endpoints))
-        if endpoints:
-            return ProduceResponse(
-                responses=list(topics.values()),
-                throttle_time_ms=0,
-                node_endpoints=[endpoints[node_id] for node_id in sorted(endpoints)],
-            )
-        return ProduceResponse(responses=list(topics.values()), throttle_time_ms=0)
-
-    def _part_response(self, part: Part, node: Node, endpoints: dict[int, Any]) -> Any:
-        refusal = part.refusal
-        errors = refusal.record_errors if refusal else ()
-        kind = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
-        fields: dict[str, Any] = {
-            "index": part.record.partition,
-            "error_code": part.code,
-            "base_offset": part.offset,
-            "log_append_time_ms": part.log_append_time_ms,
-            "log_start_offset": part.log_start_offset,
-            "record_errors": [
-                kind.BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=text)
-                for i, text in errors
-            ],
-            "error_message": refusal.message if refusal else None,
-        }
-        hint = part.hint
-        if part.code == NOT_LEADER_OR_FOLLOWER and hint is None and refusal is None:
-            hint = _hint(part, node)
-        if hint is not None:  # versions before 10 have no field for it
-            leader, epoch = hint
-            fields["current_leader"] = kind.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
-            if leader in node.view.brokers:
-                host, port = self._cluster.addresses[leader]
-                endpoints[leader] = ProduceResponse.NodeEndpoint(
-                    node_id=leader, host=host, port=port, rack=None
-                )
-        return kind(**fields)
-
-
-def _hint(part: Part, node: Node) -> tuple[int, int] | None:
-    """Who leads: as the node's replica knows it, else its metadata; nothing while a new topic is
-    taken up (A39).
-    """
-    replica = node.replicas.get((part.topic, part.record.partition))
-    if replica is not None and replica.not_ready:
-        return None
-    state = replica.state if replica else node.view.state(part.topic, part.record.partition)
-    return None if state is None else (state.leader, state.epoch)
 
 
 HANDLERS[PRODUCE] = Handler(

@@ -23,6 +23,7 @@ from outlast.testing.request_log import LogRecord
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 MAGIC_AT, CRC_AT, CRC_FROM, ATTRIBUTES_AT, MAX_TIMESTAMP_AT = 16, 17, 21, 21, 35
+PRODUCER_AT = 43  # its id, and then its epoch
 LENGTH, LENGTH_AT, SMALLEST_LENGTH = struct.Struct(">i"), 8, 14  # 14: the oldest format's
 LOG_OVERHEAD = 12  # base offset and length come before what the length counts
 
@@ -92,6 +93,7 @@ class StoredBatch:
         "appended_at_s",
         "base_offset",
         "base_sequence",
+        "control",
         "count",
         "leader_epoch",
         "log_append_time_ms",
@@ -99,6 +101,7 @@ class StoredBatch:
         "producer_epoch",
         "producer_id",
         "raw",
+        "transactional",
     )
 
     def __init__(
@@ -123,6 +126,8 @@ class StoredBatch:
             )
         )
         self.base_offset = base_offset
+        self.transactional = bool(header.attributes & TRANSACTIONAL_BIT)
+        self.control = bool(header.attributes & CONTROL_BIT)  # no client's data: a marker
         self.count = header.record_count
         self.leader_epoch = leader_epoch
         self.node_id = node_id
@@ -137,8 +142,14 @@ class StoredBatch:
         """The offset after its last record."""
         return self.base_offset + self.count
 
+    def decoded(self) -> list[Any]:
+        """The records as kafka-python has them, those of markers included."""
+        return list(DefaultRecordBatch(self.raw))
+
     def records(self) -> Iterator[LogRecord]:
-        """Decode the records."""
+        """Decode the records; markers of transactions have none that a consumer sees."""
+        if self.control:
+            return
         for index, record in enumerate(DefaultRecordBatch(self.raw)):
             yield LogRecord(
                 offset=record.offset,

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from kafka.protocol.api_message import ApiMessage
 
-from outlast.testing import apis_produce  # noqa: F401  (registers its handlers)
+from outlast.testing import apis_groups, apis_produce, apis_transactions  # noqa: F401 (registered)
 from outlast.testing.apis import HANDLERS, Handler, is_topic_name
 from outlast.testing.batches import StoredBatch, TopicRules
 from outlast.testing.cluster_settings import FAST, KRAFT, ClusterSettings, Random, draw, longest
@@ -343,6 +343,10 @@ class MockCluster:
     def answer(self, exchange: Exchange, response: ApiMessage, now: float) -> None:
         """Answer a deferred request. Harmless if its connection has ended."""
         self._serving.answer(exchange, response, now)
+
+    def unanswered(self, exchange: Exchange) -> None:
+        """A deferred request has no answer; go on with what is behind it."""
+        self._serving.unanswered(exchange)
 
     def hang_up(self, connection: Connection) -> None:
         """The node closes a connection, unread requests and all."""

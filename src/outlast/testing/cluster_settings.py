@@ -83,6 +83,15 @@ class ClusterSettings:
     check_records: bool = False  # decode every record of every batch (S16, C5)
     unix_offset_s: float | None = None  # wall clock minus `now`; None: timestamps are not checked
 
+    # Transactions and groups
+    coordinator_partitions: int = 3  # of each internal topic
+    coordinator_load_s: Span = (0.001, 0.005)  # it leads one → it has read its log; 14 meanwhile
+    between_brokers_s: Span = (0.0004, 0.002)  # one broker asks another → it has the answer
+    between_brokers_timeout_s: float = 2.0  # … or thinks it never will
+    transaction_expiry_s: Span = (0.0, 0.05)  # its time is up → the coordinator looks
+    transaction_timeout_max_ms: int = 900_000  # transaction.max.timeout.ms
+    transaction_version: Literal[1, 2] = 2  # 2: the end of a transaction may raise the epoch
+
     # Topics and protocol
     auto_create_topics: bool = False
     auto_create_partitions: int = 1
@@ -107,5 +116,7 @@ KRAFT = replace(
     fetch_backoff_s=1.0,
     startup_s=(2.1, 2.6),
     isr_join_s=(0.1, 0.6),
+    between_brokers_timeout_s=30.0,
+    transaction_expiry_s=(0.0, 10.0),
 )
 """The clocks of a real cluster with default settings (Apache Kafka 4.1.1, KRaft)."""

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from outlast.testing import replication
+from outlast.testing import coordinator_log, replication
 from outlast.testing.cluster_settings import draw
 from outlast.testing.controller import Change, Image, Topic
 from outlast.testing.faults import MetadataLag, strike
@@ -25,6 +25,7 @@ from outlast.testing.replica import PartitionState, Replica
 if TYPE_CHECKING:
     from outlast.testing.cluster import MockCluster
     from outlast.testing.connection import Connection
+    from outlast.testing.coordinator_log import Seat
     from outlast.testing.timeline import Timer
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -53,6 +54,7 @@ class Node:
         "producer_ids_ready_s",
         "replicas",
         "running",
+        "seats",
         "silences",
         "starting",
         "stopping",
@@ -76,6 +78,7 @@ class Node:
         self.backlog: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self.producer_ids = range(0)  # what is left of its block (S9)
         self.producer_ids_ready_s: float | None = None  # None: no InitProducerId yet (S10)
+        self.seats: dict[tuple[str, int], Seat] = {}  # of coordinators, by internal partition
         self.join_delay_s = 0.0
         self.learns_at_s = 0.0
         self._unlearnt: deque[Change] = deque()
@@ -210,6 +213,8 @@ class Node:
         replica.follows += 1
         replica.lead(state, now)
         replication.leads_ready(self.cluster, replica, now, planned=planned)
+        if replica.topic in coordinator_log.INTERNAL:
+            coordinator_log.take_seat(self.cluster, self, replica, now)
 
     # --- life ---
 
@@ -224,6 +229,7 @@ class Node:
         self.left_connections.clear()
         self.producer_ids = range(0)
         self.producer_ids_ready_s = None
+        self.seats.clear()
         for replica in self.replicas.values():
             replica.crash()
 

@@ -20,12 +20,19 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from outlast.testing.batches import BatchHeader, StoredBatch, sequence_plus
+from outlast.testing.batches import (
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    StoredBatch,
+    sequence_plus,
+)
+from outlast.testing.transaction_index import TransactionIndex
 
 CACHED_BATCHES = 5
 
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +65,12 @@ class ProducerEntry:
         if batch.producer_epoch != self.epoch:
             self.epoch = batch.producer_epoch
             self.batches.clear()
+        self.last_at_s = batch.appended_at_s
+        if batch.control:
+            return  # a marker may raise the epoch, and has no number
         self.batches.append(batch)
         if len(self.batches) > CACHED_BATCHES:
             del self.batches[0]
-        self.last_at_s = batch.appended_at_s
 
     def find(self, header: BatchHeader) -> StoredBatch | None:
         """The known batch with these very sequence numbers."""
@@ -73,11 +82,33 @@ class ProducerEntry:
     @property
     def next_sequence(self) -> int:
         """The only sequence that may follow."""
+        if not self.batches:
+            return 0  # a marker raised the epoch
         last = self.batches[-1]
         return sequence_plus(last.base_sequence, last.count)
 
     def __repr__(self) -> str:
         return f"<ProducerEntry epoch={self.epoch} batches={self.batches}>"
+
+
+class Verification:
+    """A producer's first batch of a transaction waits to hear whether it may be appended.
+
+    `lowest` is the lowest sequence that waited: none above it goes first.
+    """
+
+    __slots__ = ("epoch", "lowest")
+
+    def __init__(self, header: BatchHeader) -> None:
+        self.epoch = header.producer_epoch
+        self.lowest = header.base_sequence
+
+    def renew(self, header: BatchHeader) -> None:
+        """One more batch waits."""
+        if header.producer_epoch == self.epoch:
+            self.lowest = min(self.lowest, header.base_sequence)
+        elif header.producer_epoch > self.epoch:
+            self.epoch, self.lowest = header.producer_epoch, header.base_sequence
 
 
 class Wait:
@@ -113,6 +144,8 @@ class Replica:
         "stop_below_min_isr",
         "topic",
         "topic_id",
+        "transactions",
+        "verifications",
         "waits",
         "watchers",
     )
@@ -138,6 +171,8 @@ class Replica:
         self.log_start_offset = 0
         self.high_watermark = 0
         self.producers: dict[int, ProducerEntry] = {}
+        self.transactions = TransactionIndex()
+        self.verifications: dict[int, Verification] = {}  # by producer id
         self.snapshot = 0  # batches the last restart found: only the last of each producer counts
         self.leading = False
         self.not_ready = False  # named leader of a new topic, not yet taken up (A39)
@@ -165,16 +200,18 @@ class Replica:
     ) -> StoredBatch | int | None:
         """A known batch that this one repeats, an error code, or None: it may be appended.
 
-        The order: epoch (47), duplicate, sequence (45).
+        The order: epoch (47), duplicate, sequence (45), a plain batch in a transaction (48).
         """
         entry = self.producers.get(header.producer_id)
-        if entry is not None and entry.last_at_s + expiry_s < now:
+        open_here = self.transactions.is_open(header.producer_id)
+        if entry is not None and entry.last_at_s + expiry_s < now and not open_here:
             del self.producers[header.producer_id]
             entry = None
+        asked = self.verifications.get(header.producer_id)
+        behind = asked is not None and header.base_sequence > asked.lowest
         if entry is None:
-            if rule == "zero" and self.log_end_offset == 0 and header.base_sequence != 0:
-                return OUT_OF_ORDER_SEQUENCE_NUMBER
-            return None
+            fresh = rule == "zero" and self.log_end_offset == 0 and header.base_sequence != 0
+            return OUT_OF_ORDER_SEQUENCE_NUMBER if fresh or behind else None
         if header.producer_epoch < entry.epoch:
             return INVALID_PRODUCER_EPOCH
         if header.producer_epoch > entry.epoch:
@@ -182,9 +219,36 @@ class Replica:
         known = entry.find(header)
         if known is not None:
             return known
-        if header.base_sequence != entry.next_sequence:
+        if header.base_sequence != entry.next_sequence or behind:
             return OUT_OF_ORDER_SEQUENCE_NUMBER
+        if open_here and not header.attributes & TRANSACTIONAL_BIT:
+            return INVALID_TXN_STATE
         return None
+
+    def in_transaction(self, header: BatchHeader) -> bool:
+        """Has this producer, at this epoch, a transaction open here?"""
+        entry = self.producers.get(header.producer_id)
+        return (
+            entry is not None
+            and entry.epoch == header.producer_epoch
+            and self.transactions.is_open(header.producer_id)
+        )
+
+    def verify(self, header: BatchHeader) -> Verification:
+        """Its coordinator is asked about a batch; what this gives is for `is_verified`."""
+        waiting = self.verifications.setdefault(header.producer_id, Verification(header))
+        waiting.renew(header)
+        return waiting
+
+    def is_verified(self, header: BatchHeader, asked: Verification) -> bool:
+        """May the batch be appended, after an answer that says so?"""
+        still = self.verifications.get(header.producer_id) is asked
+        return still or self.in_transaction(header)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """How far readers of committed data may read."""
+        return self.transactions.last_stable_offset(self.high_watermark)
 
     def append(self, batch: StoredBatch) -> None:
         """Put a batch at the end of the log and learn its producer's state."""
@@ -195,6 +259,9 @@ class Replica:
     def _learn(self, batch: StoredBatch) -> None:
         if batch.producer_id < 0:
             return
+        if batch.transactional:
+            self.transactions.learn(batch)
+            self.verifications.pop(batch.producer_id, None)
         entry = self.producers.get(batch.producer_id)
         if entry is None:
             entry = self.producers[batch.producer_id] = ProducerEntry(batch.producer_epoch)
@@ -304,6 +371,8 @@ class Replica:
 
     def _reload(self) -> None:
         self.producers = {}
+        self.transactions = TransactionIndex()
+        self.verifications = {}
         for index, batch in enumerate(self.batches):
             if index == self.snapshot:
                 self._forget_all_but_last()

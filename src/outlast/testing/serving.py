@@ -227,6 +227,13 @@ class Serving:
         self.outbox.append(Answer(connection.name, garble.spoil(frame) if garble else frame))
         exchange.record.answered_at_s = now
 
+    def unanswered(self, exchange: Exchange) -> None:
+        """An exchange is over without a response."""
+        connection = exchange.connection
+        if connection.busy is exchange:
+            connection.busy = None
+            self._ready.append(connection)
+
     def cut(self, connection: Connection, now: float) -> None:
         """The network resets a connection; what is unread at the node is taken late."""
         if self.connections.pop(connection.name, None) is not None:
