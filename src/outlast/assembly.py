@@ -21,7 +21,7 @@ from outlast.io.thread import Driver
 from outlast.observe.log import EPISODE_S
 from outlast.observe.otel import OtelObserver
 from outlast.observe.send_spans import SendSpans, TracedHeaders
-from outlast.observers import Bootstrap, Observer, observers_for, one_by_one
+from outlast.observers import Bootstrap, Observer, OneByOne, observers_for
 from outlast.partitioning import UserPartitioner, is_default
 
 __all__ = ["EPISODE_S", "Bootstrap", "Parts", "Record", "TracedHeaders", "assembled"]
@@ -80,5 +80,5 @@ def _started(
         config.settings,
         keywords,
         new_delivery=new_delivery,
-        observers=[one_by_one(observer) for observer in observers],
+        observers=[OneByOne(observer) for observer in observers],
     )

@@ -52,6 +52,8 @@ _RECORD_COUNT = slice(57, 61)  # of a record batch (engine.record_batch)
 class Figures:
     """Counts for one producer."""
 
+    hears_batches = True
+
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._config = MetricConfig(
             samples=values["metrics_num_samples"],

@@ -28,6 +28,8 @@ process.hold_over_forks(metric_set)
 class Observer(Protocol):
     """Hears facts on the I/O thread; one that raises is dropped."""
 
+    hears_batches: bool  # wants `RecordsSettled`, the one fact that comes with each batch
+
     def __call__(self, facts: Sequence[Fact]) -> None:
         """Hear these facts, in order."""
 
@@ -37,6 +39,8 @@ class Observer(Protocol):
 
 class GapCallback:
     """`on_gap`: called once for each gap, when its outcome is final."""
+
+    hears_batches = False
 
     def __init__(self, on_gap: Callable[[Gap], object]) -> None:
         self._on_gap = on_gap
@@ -62,6 +66,8 @@ class Bootstrap:
     block for no longer than that; then for as long as `max_block_ms` says.
     """
 
+    hears_batches = False
+
     def __init__(self, producer: Any, max_block_s: float) -> None:
         self._producer = weakref.ref(producer)
         self._max_block_s = max_block_s
@@ -79,9 +85,21 @@ class Bootstrap:
         """Nothing is held back."""
 
 
-def one_by_one(observer: Observer) -> Callable[[Fact], None]:
+class OneByOne:
     """The driver tells facts one at a time, so that an observer that raises is dropped alone."""
-    return lambda fact: observer((fact,))
+
+    __slots__ = ("_observer", "hears_batches")
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.hears_batches = observer.hears_batches
+
+    def __repr__(self) -> str:
+        return repr(self._observer)
+
+    def __call__(self, fact: Fact) -> None:
+        """Pass it on."""
+        self._observer((fact,))
 
 
 def observers_for(

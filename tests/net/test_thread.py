@@ -15,7 +15,14 @@ import pytest
 from kafka import errors as kafka_errors
 
 from outlast.config import Config
-from outlast.engine.messages import Connect, Connection, PartitionSeen, Role, Send
+from outlast.engine.messages import (
+    Connect,
+    Connection,
+    PartitionSeen,
+    RecordsSettled,
+    Role,
+    Send,
+)
 from outlast.errors import BlockedError, ClosedError
 from outlast.future import Delivery, DeliveryFuture
 from outlast.io.thread import Driver
@@ -420,6 +427,31 @@ def test_an_observer_that_raises_is_logged_once_and_dropped(
     assert len(facts) > 3
     assert PartitionSeen in {type(fact) for fact in facts}
     assert [r.levelname for r in caplog.records if "observer raised" in r.message] == ["ERROR"]
+
+
+class NotOfBatches:
+    """Has no use for what comes with each batch."""
+
+    hears_batches = False
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def __call__(self, fact: object) -> None:
+        self.heard.append(fact)
+
+
+def test_an_observer_need_not_hear_of_each_batch(
+    cluster: ClusterServer, drivers: Callable[..., Driver]
+) -> None:
+    facts: list[object] = []
+    other = NotOfBatches()
+    driver = drivers(cluster.bootstrap, observers=[other, facts.append])
+    put(driver).get(10)
+    driver.flush(10)
+    driver.close()
+    assert RecordsSettled in {type(fact) for fact in facts}
+    assert other.heard == [fact for fact in facts if not isinstance(fact, RecordsSettled)]
 
 
 # --- close ----------------------------------------------------------------------------------------

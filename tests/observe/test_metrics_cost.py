@@ -24,7 +24,7 @@ from outlast.engine.messages import PartitionSeen, RecordsSettled
 from outlast.observe.metrics_observer import MetricsObserver
 from outlast.observe.otel_metrics import OtelMetricsObserver
 from outlast.observe.prometheus import PrometheusObserver
-from outlast.observers import one_by_one
+from outlast.observers import OneByOne
 from tests.sim.stories import simulation
 
 USUAL_INC_S = 0.4e-6
@@ -62,7 +62,7 @@ def usual_s(action: Callable[[], object], times: int) -> float:
 
 def batch_of(observer: MetricsObserver) -> Callable[[], object]:
     """Tells of one batch."""
-    tell = one_by_one(observer)
+    tell = OneByOne(observer)
     tell(PartitionSeen(0.0, "orders", 0))
     batch = RecordsSettled(1.0, "orders", 0, 160, 0, 0.004)
     return lambda: tell(batch)

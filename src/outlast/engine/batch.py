@@ -75,7 +75,7 @@ class Attempt:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
     """The final outcome of a batch's records.
 

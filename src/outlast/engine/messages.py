@@ -132,7 +132,7 @@ class Loss(Enum):
 # --- completions --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, each one of a batch would take four times as long to make
 class Settled:
     """Records of one batch have their final outcome: it is in the batch (`batch.result`)."""
 
@@ -306,9 +306,9 @@ class SendersBlocked:
     blocked_s: float  # of all of them together, since it was last told
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecordsSettled:
-    """Records of one batch were acknowledged or failed."""
+    """Records of one batch were acknowledged or failed. The one fact that comes with each batch."""
 
     at_s: float
     topic: str

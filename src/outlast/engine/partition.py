@@ -101,9 +101,10 @@ class Partition:
 
     def ready_s(self) -> float | None:
         """Since when (or from when on) the oldest waiting batch is ready to be sent."""
-        for batch in self.window if self.in_flight < len(self.window) else ():
-            if batch.pending:
-                return batch.created_s  # it lingered before it was first sent
+        if self.in_flight < len(self.window):
+            for batch in self.window:
+                if batch.pending:
+                    return batch.created_s  # it lingered before it was first sent
         return self.queue.ready_s()
 
     def due_s(self) -> float | None:
@@ -148,9 +149,10 @@ class Partition:
             if self.inquest.holds(connection, leader_epoch):
                 return self.inquest.batch
             self.inquest = None  # void: begin again with the head
-        for batch in islice(self.window, self.limits.window_batches):
-            if batch.pending:
-                return batch
+        if self.in_flight < len(self.window):
+            for batch in islice(self.window, self.limits.window_batches):
+                if batch.pending:
+                    return batch
         if len(self.window) >= self.limits.window_batches:
             return None
         return self.queue.head

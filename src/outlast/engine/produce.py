@@ -21,7 +21,7 @@ _PARTITION = _TOPIC.PartitionProduceData
 NO_TOPIC_ID = UUID(int=0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """What a broker answered for one partition."""
 

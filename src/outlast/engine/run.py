@@ -1,6 +1,7 @@
 """Records that one `send_many` brings, as the engine takes them: a batch's share at a time.
 
-Their sizes are added up once; where a batch or the buffer is full is then looked up.
+Their sizes are added up once; where a batch or the buffer is full is then looked up. However large
+batches are, one pass takes so many at most: others wait for the engine meanwhile.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from outlast.engine.record_batch import Headers, record_bytes_max
+
+PASS_RECORDS = 2048
+PASS_BYTES = 1 << 20
 
 
 class Run:
@@ -37,11 +41,7 @@ class Run:
         self.values = values
         self.headers = headers
         self.timestamp_ms = timestamp_ms
-        fixed = record_bytes_max(None, None, headers)
-        sizes = [fixed + len(value or b"") for value in values]
-        if keys is not None:
-            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
-        self._totals = array("q", accumulate(sizes, initial=0))  # of the records before each
+        self._totals: array[int] | None = None  # of the records before each
 
     def __repr__(self) -> str:
         return f"<Run {self.topic} partition={self.partition} records={len(self.values)}>"
@@ -52,16 +52,30 @@ class Run:
 
     def bytes_max(self, begin: int, end: int) -> int:
         """The most that these records add to a batch."""
-        return self._totals[end] - self._totals[begin]
+        totals = self._added_up()
+        return totals[end] - totals[begin]
 
     def fitting(self, begin: int, batch_bytes: int, buffer_bytes: int, record_bytes: int) -> int:
         """The end of those from `begin` on that fit into so much of a batch, and of a buffer of
         which each takes `record_bytes` beside its own.
         """
-        totals, before = self._totals, self._totals[begin]
-        end = max(begin, bisect_right(totals, before + batch_bytes) - 1)
+        if begin == len(self.values):
+            return begin
+        totals = self._added_up()
+        before = totals[begin]
+        end = max(begin, bisect_right(totals, before + min(batch_bytes, PASS_BYTES)) - 1)
+        end = min(end, begin + PASS_RECORDS)
         return begin + bisect_right(
             range(begin, end),
             buffer_bytes,
             key=lambda i: totals[i + 1] - before + (i + 1 - begin) * record_bytes,
         )
+
+    def _added_up(self) -> array[int]:
+        if self._totals is None:
+            fixed = record_bytes_max(None, None, self.headers)
+            sizes = [fixed + len(value or b"") for value in self.values]
+            if self.keys is not None:
+                sizes = [size + len(key or b"") for size, key in zip(sizes, self.keys, strict=True)]
+            self._totals = array("q", accumulate(sizes, initial=0))
+        return self._totals

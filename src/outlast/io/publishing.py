@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol, cast
 
 from outlast.engine.batch import Batch, Result
-from outlast.engine.messages import Completion, Fact, Outcome, Settled
+from outlast.engine.messages import Completion, Fact, Outcome, RecordsSettled, Settled
 from outlast.engine.partition import EXPIRED
 from outlast.engine.sender import Sender
 
@@ -97,12 +97,20 @@ def _delivery_of(batch: Batch) -> Delivery | None:
 
 
 class Observers:
-    """Callables that get each fact. One that raises is logged once, and dropped."""
+    """Callables that get each fact. One that raises is logged once, and dropped.
 
-    __slots__ = ("_observers",)
+    One whose `hears_batches` is False is not called for the one fact that comes with each batch.
+    """
+
+    __slots__ = ("_observers", "_of_batches")
 
     def __init__(self, observers: Iterable[Observer]) -> None:
+        self._keep(observers)
+
+    def _keep(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
+        hearing = (o for o in self._observers if getattr(o, "hears_batches", True))
+        self._of_batches = tuple(hearing)
 
     def __repr__(self) -> str:
         return f"<Observers {len(self._observers)}>"
@@ -110,7 +118,8 @@ class Observers:
     def tell(self, facts: Iterable[Fact]) -> None:
         """Call all observers with each fact."""
         for fact in facts:
-            for observer in self._observers:
+            settled = type(fact) is RecordsSettled
+            for observer in self._of_batches if settled else self._observers:
                 self._tell(observer, fact)
 
     def _tell(self, observer: Observer, fact: Fact) -> None:
@@ -118,4 +127,4 @@ class Observers:
             observer(fact)
         except BaseException:
             log.exception("An observer raised, and is dropped: %r", observer)
-            self._observers = tuple(o for o in self._observers if o is not observer)
+            self._keep(o for o in self._observers if o is not observer)

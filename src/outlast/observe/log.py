@@ -47,6 +47,8 @@ class LogObserver:
         span_of: gives the trace and the span of a gap by its number, if it has them.
     """
 
+    hears_batches = True  # as the time that passes: lines that are held back fall due
+
     def __init__(self, span_of: SpanOf | None = None) -> None:
         self._span_of = span_of
         self._begin()

@@ -81,6 +81,8 @@ class MetricsObserver:
         spans: for exemplars, and for the count of gaps without a span.
     """
 
+    hears_batches = True
+
     def __init__(
         self,
         shared: MetricSet,

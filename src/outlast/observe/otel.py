@@ -74,6 +74,8 @@ class OtelObserver:
         tracing: what these spans have in common with others of this producer.
     """
 
+    hears_batches = False
+
     def __init__(self, tracer_provider: TracerProvider | None = None, client_id: str = "") -> None:
         self.tracing = Tracing(tracer_provider, client_id)
         self.suppressed = 0
