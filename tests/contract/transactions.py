@@ -294,7 +294,7 @@ def partition_of(key: str, count: int) -> int:
     value = 0
     for sign in key:
         value = (31 * value + ord(sign)) & 0xFFFFFFFF
-    return (value & 0x7FFFFFFF) % count
+    return abs(value - (1 << 32) if value >= 1 << 31 else value) % count
 
 
 def namesake(txn: Txn) -> str:

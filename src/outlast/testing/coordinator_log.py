@@ -154,7 +154,8 @@ def partition_of(key: str, count: int) -> int:
     units = key.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
         value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return (value & 0x7FFFFFFF) % count
+    signed = value - (1 << 32) if value >> 31 else value
+    return 0 if value == 1 << 31 else abs(signed) % count
 
 
 def coordinator_of(cluster: MockCluster, node: Node, topic: str, key: str, now: float) -> int:
