@@ -145,25 +145,28 @@ def test_end(contract, world, fresh) -> None:
     contract("EndTxn at another node", txn.end(True).error_code)
 
 
+def ended(txn: Txn, committed: bool, **who: int):
+    """EndTxn v5, when what was before is over."""
+    return t.patient(lambda: txn.end(committed, 5, **who))
+
+
 def test_end_with_bump(contract, world, fresh) -> None:
     topic = fresh()
     txn = Txn(world).begin()
     contract("EndTxn v5, nothing begun, commit", told(txn.end(True, 5), txn))
     contract("EndTxn v5, nothing begun, abort", told(txn.finish(False, 5), txn))
-    contract("EndTxn v5, commit after this", told(t.patient(lambda: txn.end(True, 5)), txn))
+    contract("EndTxn v5, commit after this", told(ended(txn, True), txn))
     contract("Produce v12, partition not added", txn.send(topic, 0, version=12))
     old = txn.epoch
     contract("EndTxn v5, commit", told(txn.finish(True, 5), txn))
-    again = t.patient(lambda: txn.end(True, 5, epoch=old))
-    contract("EndTxn v5, the same again", told(again, txn))
-    contract("EndTxn v5, abort, at the old epoch", told(txn.end(False, 5, epoch=old), txn))
-    contract("EndTxn v5, older epoch", told(txn.end(True, 5, epoch=old - 1), txn))
-    contract("EndTxn v5, commit, nothing new", told(txn.end(True, 5), txn))
+    contract("EndTxn v5, the same again", told(ended(txn, True, epoch=old), txn))
+    contract("EndTxn v5, abort, at the old epoch", told(ended(txn, False, epoch=old), txn))
+    contract("EndTxn v5, older epoch", told(ended(txn, True, epoch=old - 1), txn))
+    contract("EndTxn v5, commit, nothing new", told(ended(txn, True), txn))
     contract("EndTxn v5, abort, nothing new", told(txn.finish(False, 5), txn))
     contract("Produce v12, the next transaction", txn.send(topic, 0, version=12))
     contract("EndTxn v5, abort", told(txn.finish(False, 5), txn))
-    wrong = t.patient(lambda: txn.end(True, 5, producer_id=7_777))
-    contract("EndTxn v5, another's id", told(wrong, txn))
+    contract("EndTxn v5, another's id", told(ended(txn, True, producer_id=7_777), txn))
     until(lambda: t.fetched(world, topic).last_stable_offset == 4, "it is stable")
     contract("after a commit and an abort by v5", t.seen(t.fetched(world, topic)))
     marker = t.last_marker(t.fetched(world, topic))

@@ -192,6 +192,7 @@ class Bench:
         timeout_ms: int = 30_000,
         version: int = 12,
         topic_id: Any = None,
+        transactional_id: str | None = None,
     ) -> Sent:
         entry = ProduceRequest.TopicProduceData
         items = list(data.items()) if isinstance(data, dict) else data
@@ -204,7 +205,10 @@ class Bench:
             for (topic, partition), raw in items
         ]
         request = ProduceRequest(
-            transactional_id=None, acks=acks, timeout_ms=timeout_ms, topic_data=topics
+            transactional_id=transactional_id,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            topic_data=topics,
         )
         return self.send(connection, request, version)
 

@@ -55,6 +55,7 @@ Read = dict[int, list[tuple[int, bytes]]]  # partition → (offset, value) in th
 def server() -> Iterator[ClusterServer]:
     with ClusterServer(MockCluster(3, rng=random.Random(11))) as it:
         it.create_topic(TOPIC, PARTITIONS, replication=3, min_isr=2)
+        it.call(lambda cluster, now: cluster.create_internal_topics(now))  # or closing takes long
         yield it
     gc.collect()  # what a client left behind is its own affair, not that of the tests that follow
 

@@ -53,6 +53,7 @@ class Mock:
 def mock() -> Iterator[Mock]:
     settings = ClusterSettings(detect_s=5.0)
     with ClusterServer(MockCluster(3, settings=settings, rng=random.Random(5))) as server:
+        server.call(lambda cluster, now: cluster.create_internal_topics(now))
         yield Mock(server)
     gc.collect()
 

@@ -41,6 +41,7 @@ def server() -> Iterator[ClusterServer]:
     with ClusterServer(MockCluster(3, rng=random.Random(5))) as it:
         it.create_topic(OUT, 2, replication=3, min_isr=2)
         it.create_topic(IN, 1, replication=3, min_isr=2)
+        it.call(lambda cluster, now: cluster.create_internal_topics(now))  # or closing takes long
         yield it
     gc.collect()  # what a client left behind is its own affair, not that of the tests that follow
 

@@ -22,7 +22,12 @@ from uuid import UUID
 
 from kafka.protocol.api_message import ApiMessage
 
-from outlast.testing import apis_groups, apis_produce, apis_transactions  # noqa: F401 (registered)
+from outlast.testing import (  # (three register their handlers)
+    apis_groups,  # noqa: F401
+    apis_produce,  # noqa: F401
+    apis_transactions,  # noqa: F401
+    coordinator_log,
+)
 from outlast.testing.apis import HANDLERS, Handler, is_topic_name
 from outlast.testing.batches import StoredBatch, TopicRules
 from outlast.testing.cluster_settings import FAST, KRAFT, ClusterSettings, Random, draw, longest
@@ -189,6 +194,13 @@ class MockCluster:
             replicas = self._assign(total - have, None, assignment)
         self._controller.create(topic, replicas, now)
         self._serving.drain(now)
+
+    def create_internal_topics(self, now: float = 0.0) -> None:
+        """Make the topics of coordinators, as on a cluster that was in use before. Otherwise they
+        are made when a client first asks for a coordinator, which is then told to come again.
+        """
+        for topic in coordinator_log.INTERNAL:
+            coordinator_log.make_topic(self, topic, now)
 
     def delete_topic(self, name: str, now: float) -> None:
         """Remove a topic; waiting requests get 3 with their offset (A41)."""

@@ -160,14 +160,15 @@ def partition_of(key: str, count: int) -> int:
 
 def coordinator_of(cluster: MockCluster, node: Node, topic: str, key: str, now: float) -> int:
     """Who coordinates the key, as this node may tell; −1: nobody yet. Makes the topic if needed."""
-    if topic not in cluster.topics:
-        count = min(REPLICATION, len(cluster.nodes))
-        cluster.create_topic(
-            topic,
-            cluster.settings.coordinator_partitions,
-            replication=count,
-            min_isr=min(MIN_ISR, count),
-            now=now,
-        )
+    make_topic(cluster, topic, now)
     state = node.view.state(topic, partition_at(node, topic, key))
     return -1 if state is None or state.leader not in node.view.brokers else state.leader
+
+
+def make_topic(cluster: MockCluster, topic: str, now: float) -> None:
+    """Make an internal topic if it is not there."""
+    if topic in cluster.topics:
+        return
+    count = min(REPLICATION, len(cluster.nodes))
+    partitions, min_isr = cluster.settings.coordinator_partitions, min(MIN_ISR, count)
+    cluster.create_topic(topic, partitions, replication=count, min_isr=min_isr, now=now)

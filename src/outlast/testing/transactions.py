@@ -104,10 +104,10 @@ def take_over(
     known: Transaction, given: Producer | None, timeout_s: float, spare_id: int
 ) -> Decision:
     """InitProducerId. What follows is PREPARE_ABORT if a transaction must be aborted first."""
-    if given is not None and not _is_known(known, given):
-        return PRODUCER_FENCED
     if known.state.ending:
         return CONCURRENT_TRANSACTIONS
+    if given is not None and not _is_known(known, given):
+        return PRODUCER_FENCED
     if known.state is State.ONGOING:
         return fenced(known)
     free = replace(known, state=State.EMPTY, partitions=frozenset(), timeout_s=timeout_s)
@@ -144,11 +144,11 @@ def add(
     known: Transaction | None, who: Producer, partitions: Collection[Partition], now: float
 ) -> Decision:
     """AddPartitionsToTxn and AddOffsetsToTxn; 0: they are in it already."""
+    if known is not None and known.state.ending:
+        return CONCURRENT_TRANSACTIONS
     code = stranger(known, who)
     if code or known is None:
         return code
-    if known.state.ending:
-        return CONCURRENT_TRANSACTIONS
     ongoing = known.state is State.ONGOING
     if ongoing and known.partitions.issuperset(partitions):
         return 0
@@ -184,9 +184,9 @@ def end(known: Transaction | None, who: Producer, *, commit: bool) -> Decision:
         return code
     if known.state is State.ONGOING:
         return replace(known, state=_prepare(commit))
-    if known.state is State.EMPTY or known.state.commits != commit:
-        return INVALID_TXN_STATE
-    return CONCURRENT_TRANSACTIONS if known.state.ending else 0
+    if known.state.ending:
+        return CONCURRENT_TRANSACTIONS
+    return INVALID_TXN_STATE if known.state is State.EMPTY or known.state.commits != commit else 0
 
 
 def end_and_bump(
@@ -195,6 +195,8 @@ def end_and_bump(
     """EndTxn from version 5: the next transaction has the next epoch (KIP-890)."""
     if known is None:
         return INVALID_PRODUCER_ID_MAPPING
+    if known.state.ending:
+        return CONCURRENT_TRANSACTIONS
     rotated = known.previous_id == who.producer_id and who.epoch == LAST_EPOCH and known.epoch == 0
     if known.producer_id != who.producer_id and not rotated:
         return INVALID_PRODUCER_ID_MAPPING
@@ -202,12 +204,10 @@ def end_and_bump(
     state = known.state
     complete = state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
     present = who.epoch == known.epoch
-    if not (repeated if state.ending else present or (complete and repeated)):
+    if not (present or (complete and repeated)):
         return PRODUCER_FENCED
     if state is State.ONGOING:
         return _bumped(known, _prepare(commit), spare_id)
-    if state.ending:
-        return CONCURRENT_TRANSACTIONS if state.commits == commit else INVALID_TXN_STATE
     if complete and repeated:
         return 0 if state.commits == commit else INVALID_TXN_STATE
     if commit:
