@@ -10,21 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import FindCoordinatorResponse
-from kafka.protocol.producer import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    TxnOffsetCommitResponse,
-)
-from kafka.record.memory_records import MemoryRecordsBuilder
+from kafka.protocol.producer import AddOffsetsToTxnRequest
 
-from outlast.testing.coordinator_log import TRANSACTIONS, partition_of
-from outlast.testing.faults import CutAfter, Error, LoseRequest, LoseResponse, Slow
+from outlast.testing.coordinator_log import TRANSACTIONS
+from outlast.testing.faults import CutAfter, Error, LoseRequest, LoseResponse, Slow, SlowFollower
 from outlast.testing.transactions import (
     Producer,
     State,
@@ -33,134 +22,8 @@ from outlast.testing.transactions import (
     end_and_bump,
     take_over,
 )
-from tests.mock.bench import RESPONSES, Bench, Sent
-
-RESPONSES.update(
-    {
-        10: FindCoordinatorResponse,
-        24: AddPartitionsToTxnResponse,
-        25: AddOffsetsToTxnResponse,
-        26: EndTxnResponse,
-        28: TxnOffsetCommitResponse,
-    }
-)
-
-ID = "shop"
-BUSY = (14, 15, 16, 51)
-
-
-class Shop:
-    """A transactional producer on a bench, that asks again while it is told to."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.producer_id = self.epoch = -1
-        bench.cluster.create_internal_topics(bench.now)
-        bench.run(0.2)
-
-    # --- where ---
-
-    @property
-    def index(self) -> int:
-        return partition_of(ID, len(self.bench.cluster.topics[TRANSACTIONS].partitions))
-
-    @property
-    def coordinator(self) -> int:
-        return self.bench.cluster.leader(TRANSACTIONS, self.index)[0]
-
-    # --- one request ---
-
-    def ask(self, request: Any, version: int, node_id: int | None = None) -> Sent:
-        node_id = self.coordinator if node_id is None else node_id
-        return self.bench.send(self.bench.connect(node_id), request, version)
-
-    def who(self) -> dict[str, Any]:
-        return {
-            "transactional_id": ID,
-            "producer_id": self.producer_id,
-            "producer_epoch": self.epoch,
-        }
-
-    def init(self, *, known: bool = False, timeout_ms: int = 60_000) -> Sent:
-        fields = self.who() if known else {"producer_id": -1, "producer_epoch": -1}
-        fields |= {"transactional_id": ID, "transaction_timeout_ms": timeout_ms}
-        return self.ask(InitProducerIdRequest(**fields), 4)
-
-    def add(self, partition: int = 0, topic: str = "t") -> Sent:
-        entry = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
-        known = {f"v3_and_below_{name}": value for name, value in self.who().items()}
-        topics = [entry(name=topic, partitions=[partition])]
-        return self.ask(AddPartitionsToTxnRequest(v3_and_below_topics=topics, **known), 3)
-
-    def end(self, *, commit: bool, version: int = 3, node_id: int | None = None) -> Sent:
-        return self.ask(EndTxnRequest(**self.who(), committed=commit), version, node_id)
-
-    def produce(self, sequence: int, partition: int = 0, version: int = 11) -> Sent:
-        builder = MemoryRecordsBuilder(2, 0, 1 << 16)
-        builder.set_producer_state(self.producer_id, self.epoch, sequence, True)
-        builder.append(1000, b"key", b"value-%d" % sequence)
-        builder.close()
-        leader = self.bench.cluster.leader("t", partition)[0]
-        return self.bench.produce_raw(
-            self.bench.connect(leader),
-            {("t", partition): bytes(builder.buffer())},
-            version=version,
-            transactional_id=ID,
-        )
-
-    # --- until it is done ---
-
-    def until(self, ask: Callable[[], Sent]) -> int:
-        """Ask until the answer is none of those that ask to come again; its code."""
-        for _ in range(200):
-            sent = ask()
-            self.bench.run_until(lambda sent=sent: sent.response is not None, 1.0)
-            if sent.response is not None and (code := code_of(sent)) not in BUSY:
-                return code
-            self.bench.run(0.05)
-        raise AssertionError("it is busy for ever")
-
-    def begin(self, *partitions: int, **options: Any) -> None:
-        def ask() -> Sent:
-            sent = self.init(**options)
-            self.bench.run(0.05)
-            if sent.response is not None and sent.response.error_code == 0:
-                self.producer_id = sent.response.producer_id
-                self.epoch = sent.response.producer_epoch
-            return sent
-
-        assert self.until(ask) == 0
-        for partition in partitions:
-            assert self.until(lambda p=partition: self.add(p)) == 0
-
-    def sent(self, sequence: int, partition: int = 0, version: int = 11) -> tuple[int, int]:
-        sent = self.produce(sequence, partition, version)
-        self.bench.until_answered(sent)
-        return sent.result
-
-    # --- what is in the log ---
-
-    def markers(self, partition: int = 0) -> list[str]:
-        """Markers of a partition with their epochs, less the producer's."""
-        batches = self.bench.cluster.batches("t", partition)
-        return [
-            f"{'commit' if b.decoded()[0].key[3] else 'abort'} {b.producer_epoch - self.epoch}"
-            for b in batches
-            if b.control
-        ]
-
-    def stable(self, partition: int = 0) -> int:
-        replica = self.bench.cluster.replica("t", partition)
-        assert replica is not None
-        return replica.last_stable_offset
-
-
-def code_of(sent: Sent) -> int:
-    response = sent.response
-    if isinstance(response, AddPartitionsToTxnResponse):
-        topic = response.results_by_topic_v3_and_below[0]
-        return int(topic.results_by_partition[0].partition_error_code)
-    return int(response.error_code)
+from tests.mock.bench import Bench
+from tests.mock.shop import ID, Shop, code_of
 
 
 @pytest.fixture
@@ -220,26 +83,33 @@ def test_a_coordinator_that_moves_in_mid_transaction_takes_it_along(shop: Shop) 
     assert [shop.markers(0), shop.markers(1)] == [["commit 0"], ["commit 0"]]
 
 
-def test_a_coordinator_that_wakes_up_writes_no_marker_into_the_next_transaction(shop: Shop) -> None:
-    shop.begin(0)
-    assert shop.sent(0) == (0, 0)
-    silent = shop.coordinator
-    others = [n for n in (1, 2, 3) if n != silent]
-    if shop.bench.cluster.leader("t", 0)[0] == silent:
-        shop.bench.cluster.move_leader("t", 0, others[0], shop.bench.now)
-        shop.bench.run(0.1)
-    ended = shop.end(commit=True)
-    shop.bench.until_answered(ended)
-    shop.bench.cluster.pause(silent, shop.bench.now)  # the marker is on its way or not
-    shop.bench.run(1.5)
-    assert shop.until(lambda: shop.end(commit=True)) == 0
-    assert shop.until(lambda: shop.add(0)) == 0
-    assert shop.sent(1)[0] == 0
-    before = shop.markers()
-    shop.bench.cluster.resume(silent, shop.bench.now)
-    shop.bench.run(2.0)
-    assert shop.markers() == before
-    assert shop.stable() < shop.bench.cluster.replica("t", 0).high_watermark
+def test_a_coordinator_that_wakes_up_writes_no_marker_into_the_next_transaction(
+    make_bench: Callable[..., Bench],
+) -> None:
+    shop = Shop(make_bench(nodes=4))
+    bench, silent = shop.bench, shop.coordinator
+    keepers = bench.cluster.topics[TRANSACTIONS].partitions[shop.index].replicas
+    (leader,) = {1, 2, 3, 4} - set(keepers)
+    bench.cluster.create_topic("alone", 1, assignment=[[leader]], now=bench.now)
+    bench.run(0.2)
+    shop.begin()
+    assert shop.until(lambda: shop.add(0, "alone")) == 0
+    bench.cluster.kill(leader, bench.now)
+    ended = shop.end(commit=False)
+    bench.until_answered(ended)
+    bench.run(0.1)  # it tries again and again
+    bench.cluster.pause(silent, bench.now)
+    bench.cluster.start(leader, bench.now)
+    bench.run(1.0)
+    assert shop.coordinator != silent
+    assert shop.until(lambda: shop.end(commit=False)) == 0
+    assert shop.until(lambda: shop.add(0, "alone")) == 0
+    sent = shop.produce(0, topic="alone")
+    bench.until_answered(sent)
+    assert sent.result == (0, 1)
+    bench.cluster.resume(silent, bench.now)
+    bench.run(1.0)
+    assert [b.control for b in bench.cluster.batches("alone", 0)] == [True, False]
     assert shop.until(lambda: shop.end(commit=True)) == 0
 
 
@@ -253,6 +123,19 @@ def test_a_leader_that_cannot_ask_the_coordinator_says_19(shop: Shop) -> None:
     assert sent.result == (19, -1)
     shop.bench.run(1.0)
     assert shop.sent(0, asking) == (0, 0)
+
+
+def test_a_leader_notices_that_the_coordinator_dies_while_it_asks(
+    make_bench: Callable[..., Bench],
+) -> None:
+    shop = Shop(make_bench(partitions=3, min_isr=2, between_brokers_s=0.02))
+    shop.begin(0, 1, 2)
+    asked = shop.coordinator
+    sent = shop.produce(0, asked % 3)
+    shop.bench.run(0.005)
+    shop.bench.cluster.kill(asked, shop.bench.now)
+    shop.bench.until_answered(sent, within_s=0.1)
+    assert sent.result == (19, -1)
 
 
 def test_a_leader_that_waits_for_a_silent_coordinator_answers_nobody_else(shop: Shop) -> None:
@@ -313,20 +196,55 @@ def test_what_a_log_knows_of_transactions_survives_a_restart(shop: Shop) -> None
     assert shop.stable() == 5
 
 
-def test_a_marker_that_overtakes_the_answer_keeps_the_batch_out(
+def test_what_is_committed(shop: Shop) -> None:
+    shop.begin(0)
+    assert shop.sent(0) == (0, 0)
+    assert shop.until(lambda: shop.end(commit=False)) == 0
+    shop.bench.produced(shop.bench.connect(1), value=b"plain")
+    assert shop.until(lambda: shop.add(0)) == 0
+    assert shop.sent(1) == (0, 3)
+    assert values(shop) == [b"plain-0"]
+    assert shop.until(lambda: shop.end(commit=True)) == 0
+    shop.bench.run(0.1)
+    assert values(shop) == [b"plain-0", b"value-1"]
+
+
+def values(shop: Shop) -> list[bytes | None]:
+    return [record.value for record in shop.bench.cluster.committed("t", 0)]
+
+
+def test_data_are_stable_when_their_marker_is_safe(shop: Shop) -> None:
+    shop.begin(0)
+    assert shop.sent(0) == (0, 0)
+    slow = SlowFollower(1.0, topic="t", partition=0)
+    shop.bench.cluster.faults.append(slow)
+    ended = shop.end(commit=True)
+    shop.bench.until_answered(ended)
+    shop.bench.run(0.3)
+    replica = shop.bench.cluster.replica("t", 0)
+    assert (replica.log_end_offset, replica.high_watermark, shop.stable()) == (2, 1, 0)
+    shop.bench.run(1.5)
+    assert shop.stable() == 2
+
+
+def test_a_marker_that_overtakes_the_coordinators_answer_keeps_the_batch_out(
     make_bench: Callable[..., Bench],
 ) -> None:
-    """Else the batch would open a transaction that nobody ever ends."""
-    shop = Shop(make_bench(partitions=3, min_isr=2, between_brokers_s=0.02))
-    asking = shop.coordinator % 3
-    shop.begin(asking)
-    late = shop.produce(0, asking)
-    shop.bench.run(0.011)  # the coordinator has said yes, and its answer is on the way
-    ended = shop.end(commit=False)
-    shop.bench.until_answered(late, ended)
-    shop.bench.run(0.5)
-    batches = shop.bench.cluster.batches("t", asking)
-    assert shop.stable(asking) == batches[-1].next_offset
+    """Else it would open a transaction that nobody ever ends."""
+    seen = set()
+    for seed in range(20):
+        shop = Shop(make_bench(seed=seed, partitions=3, between_brokers_s=(0.001, 0.016)))
+        asking = shop.coordinator % 3
+        shop.begin(asking)
+        late = shop.produce(0, asking)
+        shop.bench.run(0.005)
+        ended = shop.end(commit=False)
+        shop.bench.until_answered(late, ended)
+        shop.bench.run(0.5)
+        end = shop.bench.cluster.batches("t", asking)[-1].next_offset
+        assert shop.stable(asking) == end, seed
+        seen.add(late.result[0])
+    assert {0, 48} <= seen, "in time, and too late"
 
 
 # --- time and epochs ----------------------------------------------------------------------------

@@ -327,6 +327,12 @@ class MockCluster:
         """Every record of the leader's log up to the high watermark, decoded."""
         return [record for batch in self.batches(topic, partition) for record in batch.records()]
 
+    def committed(self, topic: str, partition: int) -> list[LogRecord]:
+        """Every record that a reader of committed data sees."""
+        replica = self.replica(topic, partition)
+        batches = replica.committed() if replica is not None else []
+        return [record for batch in batches for record in batch.records()]
+
     def unread(self) -> int:
         """Requests left in closed connections that may still be taken (B16)."""
         return sum(

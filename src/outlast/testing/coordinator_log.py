@@ -80,9 +80,7 @@ class Seat:
     ) -> None:
         """Put an entry into the log; `done` with 0 once it is safe, with 15 or 16 if it is not."""
         replica, cluster = self.replica, self.cluster
-        if not self.held:
-            done(NOT_COORDINATOR, now)
-            return
+        assert self.held, self
         if len(replica.state.isr) < replica.min_isr:
             done(COORDINATOR_NOT_AVAILABLE, now)
             return

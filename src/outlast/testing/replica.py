@@ -386,6 +386,16 @@ class Replica:
 
     # --- reading ---
 
+    def committed(self) -> list[StoredBatch]:
+        """What a reader of committed data gets of it all, markers and aborted data left out."""
+        end = self.last_stable_offset
+        return [
+            batch
+            for batch in self.batches
+            if batch.next_offset <= end and not batch.control
+            if not (batch.transactional and self.transactions.is_aborted(batch))
+        ]
+
     def first_batch_from(self, offset: int) -> int:
         """The index of the batch that holds `offset`, or the number of batches."""
         return bisect_right(self.batches, offset, key=lambda batch: batch.next_offset)

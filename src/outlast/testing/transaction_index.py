@@ -83,6 +83,15 @@ class TransactionIndex:
             first = min(first, ended.first)
         return min(high_watermark, first)
 
+    def is_aborted(self, batch: StoredBatch) -> bool:
+        """Is this batch, of a transaction that has ended here, void?"""
+        return any(
+            not ended.committed
+            and ended.producer_id == batch.producer_id
+            and ended.first <= batch.base_offset < ended.marker
+            for ended in self._ended
+        )
+
     def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
         """Producer id and first offset of the aborted transactions between two offsets."""
         return [
