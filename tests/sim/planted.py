@@ -6,6 +6,7 @@ from tests.sim.mutants import Edit, Mutant, Seeds, Story
 from tests.sim.planted_blame import BLAME
 from tests.sim.planted_lanes import LANES, WAITS
 from tests.sim.planted_order import CERTAINTY, ORDER, edit, guard, unit
+from tests.sim.planted_runs import RUNS
 from tests.sim.planted_shares import SHARES
 
 LEADERS = (
@@ -326,4 +327,4 @@ WAYS = (
     ),
 )
 
-MUTANTS = (*ORDER, *CERTAINTY, *LEADERS, *TRUTH, *WAYS, *LANES, *BLAME, *WAITS, *SHARES)
+MUTANTS = (*ORDER, *CERTAINTY, *LEADERS, *TRUTH, *WAYS, *LANES, *BLAME, *WAITS, *SHARES, *RUNS)

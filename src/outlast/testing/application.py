@@ -1,19 +1,24 @@
 """The application inside the simulator: threads that send, block, and see their futures settled.
 
-It stands where `KafkaProducer` and its callers stand in the other driver. A *thread* sends one
-record after another; a send that the engine makes wait blocks its thread until it is granted or
-`max_block_s` has passed, as `send()` does. Everything said about a record goes into the ledger.
+It stands where `KafkaProducer` and its callers stand in the other driver. A *thread* makes one call
+after another, a `send` or a `send_many`; one that the engine makes wait blocks its thread until it
+is granted or `max_block_s` has passed, and then what it has not sent of its records is refused.
+Everything said about a record goes into the ledger.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
 
-from kafka.errors import KafkaError, for_code
+from kafka.errors import KafkaError, MessageSizeTooLargeError, for_code
 
 from outlast.engine.batch import Batch
+from outlast.engine.intake import Taken, Waiting
 from outlast.engine.messages import Failure
+from outlast.engine.run import Run
 from outlast.engine.sender import Sender
 from outlast.testing.ledger import Entry, Ledger
 
@@ -42,18 +47,27 @@ class SimFuture:
         return self.entry.outcome == "acked"
 
 
-class _Send:
-    """A send at the head of its thread, or behind it."""
+class _Call:
+    """A `send` or `send_many` at the head of its thread, or behind it. `run`: the records of a
+    `send_many`; None: it is a `send`.
+    """
 
-    __slots__ = ("future", "key", "partition", "ticket", "topic")
+    __slots__ = ("begin", "futures", "key", "partition", "run", "ticket", "topic")
 
     def __init__(
-        self, future: SimFuture, topic: str, partition: int | None, key: bytes | None
+        self,
+        futures: list[SimFuture],
+        topic: str,
+        partition: int | None,
+        key: bytes | None = None,
+        run: Run | None = None,
     ) -> None:
-        self.future = future
+        self.futures = futures
         self.topic = topic
         self.partition = partition
         self.key = key
+        self.run = run
+        self.begin = 0  # the first record of which nothing is decided
         self.ticket = 0  # of the wait, while it is blocked
 
 
@@ -92,7 +106,7 @@ class Application:
         self._unix_offset_s = unix_offset_s
         self._at = at
         self._obey = obey
-        self._threads: dict[str, deque[_Send]] = {}
+        self._threads: dict[str, deque[_Call]] = {}
         self._tickets: dict[int, str] = {}  # ticket → the thread that waits with it
         self._open = 0
         self._shut = False
@@ -116,27 +130,50 @@ class Application:
         now: float,
     ) -> SimFuture:
         """Send one record; its value is the ledger's."""
-        entry = self.ledger.sending(topic, now, key=key, size_bytes=size_bytes)
-        future = SimFuture(entry)
-        self._open += 1
-        name = thread or f"{topic}-{partition}"
-        send = _Send(future, topic, partition, key)
+        future = SimFuture(self.ledger.sending(topic, now, key=key, size_bytes=size_bytes))
+        self._call(_Call([future], topic, partition, key), thread, now)
+        return future
+
+    def send_many(
+        self,
+        topic: str,
+        partition: int | None,
+        keys: Sequence[bytes | None] | None,
+        sizes_bytes: Sequence[int],
+        thread: str | None,
+        now: float,
+    ) -> list[SimFuture]:
+        """Send a record of each size in one call."""
+        futures = [
+            SimFuture(self.ledger.sending(topic, now, key=key, size_bytes=size))
+            for key, size in zip(keys or repeat(None), sizes_bytes, strict=False)
+        ]
+        values = [future.entry.value for future in futures]
+        run = Run(topic, partition, keys, values, (), self._timestamp_ms(now))
+        self._call(_Call(futures, topic, partition, run=run), thread, now)
+        return futures
+
+    def _call(self, call: _Call, thread: str | None, now: float) -> None:
+        self._open += len(call.futures)
+        name = thread or f"{call.topic}-{call.partition}"
         queue = self._threads.setdefault(name, deque())
         if self._shut:
-            self._refuse(send, RuntimeError("closed"), now)
-            return future
-        queue.append(send)
+            self._refuse_rest(call, RuntimeError("closed"), now)
+            return
+        queue.append(call)
         if len(queue) == 1:
             self._run(name, now)
-        return future
+
+    def _timestamp_ms(self, now: float) -> int:
+        return int((now + self._unix_offset_s) * 1000)
 
     def shut(self, now: float) -> None:
         """The producer is closed: what has not been taken never will be, nor what comes later."""
         self._shut = True
         self._tickets.clear()
         for queue in self._threads.values():
-            for send in queue:
-                self._refuse(send, RuntimeError("closed"), now)
+            for call in queue:
+                self._refuse_rest(call, RuntimeError("closed"), now)
             queue.clear()
 
     def granted(self, ticket: int, now: float) -> None:
@@ -169,62 +206,78 @@ class Application:
     def _run(self, name: str, now: float) -> None:
         """Let the thread send until it blocks or has nothing more."""
         queue = self._threads[name]
-        while queue and self._append(name, queue[0], now):
-            queue.popleft()
+        while queue and self._go_on(name, queue[0], now):
+            if queue[0].begin >= len(queue[0].futures):
+                queue.popleft()
 
-    def _append(self, name: str, send: _Send, now: float) -> bool:
-        """False: it blocks."""
-        entry = send.future.entry
-        timestamp_ms = int((entry.sent_at + self._unix_offset_s) * 1000)
-        first = send.ticket == 0
+    def _go_on(self, name: str, call: _Call, now: float) -> bool:
+        """The call's next record, or records. False: it blocks."""
+        first = call.ticket == 0
         try:
-            got = self._sender.append(
-                send.topic,
-                send.partition,
-                send.key,
-                entry.value,
-                (),
-                timestamp_ms,
-                now,
-                send.ticket,
-            )
+            got = self._append(call, now)
         except (KafkaError, ValueError) as error:
-            self._refuse(send, error, now)
+            if isinstance(error, MessageSizeTooLargeError):  # what is wrong with one costs no other
+                self._refuse(call, 1, error, now)
+            else:
+                self._refuse_rest(call, error, now)
             self._obey()
             return True
-        if isinstance(got, Batch):
-            self._take(send, got, now)
+        if isinstance(got, Taken):
+            self._take(call, got, now)
         elif got.final:
-            self._refuse(send, for_code(got.error)(), now)
+            self._refuse_rest(call, for_code(got.error)(), now)
         else:
-            send.ticket = got.ticket
+            call.ticket = got.ticket
             self._tickets[got.ticket] = name
             if first:
-                give_up_s = now + self.max_block_s
-                self._at(give_up_s, lambda later: self._blocked_too_long(name, send, later))
+                give_up = partial(self._blocked_too_long, name, call, got.ticket)
+                self._at(now + self.max_block_s, give_up)
         self._obey()
-        return isinstance(got, Batch) or got.final
+        return isinstance(got, Taken) or got.final
 
-    def _take(self, send: _Send, batch: Batch, now: float) -> None:
+    def _append(self, call: _Call, now: float) -> Taken | Waiting:
+        sender, ticket = self._sender, call.ticket
+        if call.run is not None:
+            return sender.append_run(call.run, call.begin, now, ticket)
+        entry = call.futures[0].entry
+        timestamp_ms = self._timestamp_ms(entry.sent_at)
+        place = call.topic, call.partition, call.key
+        got = sender.append(*place, entry.value, (), timestamp_ms, now, ticket)
+        return Taken(got, got.count - 1, 1) if isinstance(got, Batch) else got
+
+    def _take(self, call: _Call, taken: Taken, now: float) -> None:
+        batch = taken.batch
         if batch.delivery is None:
             batch.delivery = []
         assert isinstance(batch.delivery, list)
-        batch.delivery.append(send.future)
+        assert taken.first == len(batch.delivery), f"{batch} miscounts"
+        futures = call.futures[call.begin : call.begin + taken.count]
+        batch.delivery += futures
         assert batch.first_index + batch.count == len(batch.delivery), f"{batch} miscounts"
-        self.ledger.taken(send.future.entry, batch.partition, now)
+        for future in futures:
+            self.ledger.taken(future.entry, batch.partition, now)
+        call.begin += taken.count
+        call.ticket = 0
 
-    def _blocked_too_long(self, name: str, send: _Send, now: float) -> None:
+    def _blocked_too_long(self, name: str, call: _Call, ticket: int, now: float) -> None:
         queue = self._threads[name]
-        if not queue or queue[0] is not send:
+        if not queue or queue[0] is not call or call.ticket != ticket:
             return
-        self._tickets.pop(send.ticket, None)
-        self._sender.cancel_wait(send.ticket, now)
-        self._refuse(send, TimeoutError(f"blocked for {self.max_block_s:g} s"), now)
+        self._tickets.pop(ticket, None)
+        self._sender.cancel_wait(ticket, now)
+        self._refuse_rest(call, TimeoutError(f"blocked for {self.max_block_s:g} s"), now)
         queue.popleft()
         self._obey()
         self._run(name, now)
 
-    def _refuse(self, send: _Send, error: Exception, now: float) -> None:
-        self._open -= 1
-        send.future.error = error
-        self.ledger.refused(send.future.entry, now)
+    def _refuse_rest(self, call: _Call, error: Exception, now: float) -> None:
+        self._refuse(call, len(call.futures) - call.begin, error, now)
+
+    def _refuse(self, call: _Call, count: int, error: Exception, now: float) -> None:
+        """The next so many of its records."""
+        self._open -= count
+        for future in call.futures[call.begin : call.begin + count]:
+            future.error = error
+            self.ledger.refused(future.entry, now)
+        call.begin += count
+        call.ticket = 0

@@ -48,7 +48,7 @@ from outlast.engine.messages import (
 )
 from outlast.engine.sender import Sender
 from outlast.engine.settings import Settings
-from outlast.testing.application import Application, SimFuture
+from outlast.testing.application import Application
 from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.ledger import Ledger, Verdict
 from outlast.testing.network import Connected, Lost, NetworkSettings, Responded, SimNetwork
@@ -155,38 +155,6 @@ class Simulation(Story):
         return Random(f"{self.seed}/{concern}")
 
     # --- the application ------------------------------------------------------------------------
-
-    def send(
-        self,
-        topic: str = "t",
-        partition: int | None = None,
-        *,
-        key: bytes | None = None,
-        size_bytes: int = 0,
-        thread: str | None = None,
-    ) -> SimFuture:
-        """Send one record, now. Its value is the ledger's. Sends of one `thread` (by default one
-        per topic and partition) follow each other: one that blocks holds up those behind it.
-        """
-        return self.application.send(topic, partition, key, size_bytes, thread, self.now)
-
-    def send_every(
-        self,
-        partition: int | None,
-        interval_s: float,
-        count: int,
-        *,
-        topic: str = "t",
-        start_s: float | None = None,
-        size_bytes: int = 0,
-    ) -> None:
-        """Send `count` records, one every `interval_s`, the first at `start_s` (default: now)."""
-        start_s = self.now if start_s is None else start_s
-        for i in range(count):
-            self.at(
-                start_s + i * interval_s,
-                lambda: self.send(topic, partition, size_bytes=size_bytes),
-            )
 
     def flush(self) -> list[Batch]:
         """Lingering is over for all that was sent; returns what is not settled."""

@@ -7,8 +7,10 @@ the brokers say is put on the wire before anything else happens.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 from outlast.engine.messages import Connection
+from outlast.testing.application import Application, SimFuture
 from outlast.testing.cluster import MockCluster
 from outlast.testing.faults import Fault
 from outlast.testing.network import SimNetwork
@@ -17,6 +19,7 @@ from outlast.testing.network import SimNetwork
 class Story(ABC):
     """The verbs. A simulation is one, and gives them a cluster, a network and the time."""
 
+    application: Application
     cluster: MockCluster
     network: SimNetwork
     now: float
@@ -27,6 +30,58 @@ class Story(ABC):
     @abstractmethod
     def say(self, *words: object) -> None:
         """A line for the trace."""
+
+    @abstractmethod
+    def at(self, at_s: float, action: Callable[[], object]) -> None:
+        """Do something at this time."""
+
+    # --- the load -------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str = "t",
+        partition: int | None = None,
+        *,
+        key: bytes | None = None,
+        size_bytes: int = 0,
+        thread: str | None = None,
+    ) -> SimFuture:
+        """Send one record, now. Its value is the ledger's. Calls of one `thread` (by default one
+        per topic and partition) follow each other: one that blocks holds up those behind it.
+        """
+        return self.application.send(topic, partition, key, size_bytes, thread, self.now)
+
+    def send_many(
+        self,
+        sizes_bytes: Sequence[int],
+        topic: str = "t",
+        partition: int | None = None,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        thread: str | None = None,
+    ) -> list[SimFuture]:
+        """Send a record of each size (and with each key) in one call, now; see `send`."""
+        return self.application.send_many(topic, partition, keys, sizes_bytes, thread, self.now)
+
+    def send_every(
+        self,
+        partition: int | None,
+        interval_s: float,
+        count: int,
+        *,
+        topic: str = "t",
+        start_s: float | None = None,
+        size_bytes: int = 0,
+    ) -> None:
+        """Send `count` records, one every `interval_s`, the first at `start_s` (default: now)."""
+        start_s = self.now if start_s is None else start_s
+        for i in range(count):
+            self.at(
+                start_s + i * interval_s,
+                lambda: self.send(topic, partition, size_bytes=size_bytes),
+            )
+
+    # --- trouble --------------------------------------------------------------------------------
 
     def move_leader(
         self,

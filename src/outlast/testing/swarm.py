@@ -33,6 +33,7 @@ from outlast.testing.world import World, draw_world
 # out of the right id, and it takes ten seconds of answers to be convinced again.
 IDENTITY_S = 20.0
 RARELY = 6  # times as long between two records
+RUN_SIZES_BYTES = (0, 30, 30, 30, 90)  # of values in one `send_many`
 
 
 @dataclass(slots=True)
@@ -122,33 +123,55 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
 class _Load:
     """The records of a run."""
 
-    __slots__ = ("_open", "_sim", "_world")
+    __slots__ = ("_open", "_rng", "_sim", "_world")
 
     def __init__(self, sim: Simulation, world: World) -> None:
         self._sim = sim
         self._world = world
+        self._rng = sim.stream("runs")
         self._open: dict[tuple[str, int | None], deque[SimFuture]] = {}
 
     def burst(self, partition: int | None, records: int, topic: str = "t") -> None:
         """Some records, unless so many wait already that more of them would prove no more."""
         sim = self._sim
-        for _ in range(records):
-            if self._enough(topic, partition):
-                return
-            key = b"%d" % sim.rng.randrange(9) if partition is None and records > 1 else None
-            future = sim.send(topic, partition, key=key, size_bytes=30)
-            self._open.setdefault((topic, partition), deque()).append(future)
+        if self._rng.random() < self._world.in_runs:
+            self._run(topic, partition, min(records, self._room(topic, partition)))
+        else:
+            for _ in range(records):
+                if self._room(topic, partition) <= 0:
+                    return
+                key = b"%d" % sim.rng.randrange(9) if partition is None and records > 1 else None
+                self._sent(sim.send(topic, partition, key=key, size_bytes=30), partition)
         if sim.rng.random() < 0.05:
             sim.flush()
 
-    def _enough(self, topic: str, partition: int | None) -> bool:
-        """Where some have all the trouble, each partition for itself: the others go on."""
+    def _run(self, topic: str, partition: int | None, records: int) -> None:
+        """The same in one call; some of each kind: with keys, with some, with none."""
+        if records <= 0:
+            return
+        rng, keys = self._rng, None
+        if rng.random() < 0.5:
+            without = rng.choice([0.0, 0.3])
+            drawn = [b"%d" % rng.randrange(9) for _ in range(records)]
+            keys = [None if rng.random() < without else key for key in drawn]
+        sizes_bytes = [rng.choice(RUN_SIZES_BYTES) for _ in range(records)]
+        for future in self._sim.send_many(sizes_bytes, topic, partition, keys=keys):
+            self._sent(future, partition)
+
+    def _sent(self, future: SimFuture, partition: int | None) -> None:
+        self._open.setdefault((future.entry.topic, partition), deque()).append(future)
+
+    def _room(self, topic: str, partition: int | None) -> int:
+        """For how many more. Where some have all the trouble, each partition is for itself: the
+        others go on.
+        """
         if self._world.bad_nodes is None:
-            return self._sim.application.open_sends > self._world.backlog * self._world.partitions
+            most = self._world.backlog * self._world.partitions
+            return most + 1 - self._sim.application.open_sends
         mine = self._open.setdefault((topic, partition), deque())
         while mine and mine[0].done:
             mine.popleft()
-        return len(mine) > self._world.backlog
+        return self._world.backlog + 1 - len(mine)
 
 
 def _safety(sim: Simulation, world: World, load: _Load, accidents: Accidents) -> None:

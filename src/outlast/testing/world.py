@@ -38,6 +38,7 @@ class World:
     rare: float  # share of partitions that are seldom written to
     bad_nodes: tuple[int, ...] | None  # only these have trouble (None: all may)
     bad_partitions: tuple[int, ...] | None
+    in_runs: float = 0.0  # share of bursts that are one `send_many`
 
     def __str__(self) -> str:
         words = " ".join(f"{name}={value}" for name, value in self.keywords.items())
@@ -47,7 +48,8 @@ class World:
             f"latency={self.network.latency_s} spikes={self.network.spike_probability} "
             f"first_seq={self.cluster.first_seq_rule} detect={self.cluster.detect_s} "
             f"unclean={self.cluster.unclean_election} interval={self.interval_s} "
-            f"bursts={self.bursts} backlog={self.backlog} accidents={self.accidents} {words}"
+            f"bursts={self.bursts} in_runs={self.in_runs} backlog={self.backlog} "
+            f"accidents={self.accidents} {words}"
         )
 
 
@@ -55,7 +57,8 @@ def draw_world(rng: Random) -> World:
     """The world of a run: anything, or neighbours."""
     world = _draw_anything(rng)
     neighbours = _draw_neighbours(rng, world)
-    return neighbours if rng.random() < NEIGHBOURS else world
+    drawn = neighbours if rng.random() < NEIGHBOURS else world
+    return replace(drawn, in_runs=rng.choice([0.0, 0.2, 0.6, 1.0]))
 
 
 def _draw_anything(rng: Random) -> World:
