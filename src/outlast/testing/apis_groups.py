@@ -34,7 +34,6 @@ from outlast.testing.coordinator import admit
 from outlast.testing.coordinator_log import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
-    NOT_COORDINATOR,
     OFFSETS,
     TRANSACTIONS,
     Entry,
@@ -287,9 +286,7 @@ class _Committing:
             return INVALID_PRODUCER_EPOCH
         if code == TRANSACTION_ABORTABLE and self._exchange.version < ABORTABLE_VERSION:
             return INVALID_TXN_STATE
-        if code in (NETWORK_EXCEPTION, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR):
-            return COORDINATOR_LOAD_IN_PROGRESS
-        return code
+        return COORDINATOR_LOAD_IN_PROGRESS if code == NETWORK_EXCEPTION else code
 
     def _answer(self, code: int, now: float) -> None:
         self._cluster.answer(self._exchange, self.response(code), now)

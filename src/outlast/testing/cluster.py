@@ -330,8 +330,7 @@ class MockCluster:
     def committed(self, topic: str, partition: int) -> list[LogRecord]:
         """Every record that a reader of committed data sees."""
         replica = self.replica(topic, partition)
-        batches = replica.committed() if replica is not None else []
-        return [record for batch in batches for record in batch.records()]
+        return [] if replica is None else [r for b in replica.committed() for r in b.records()]
 
     def unread(self) -> int:
         """Requests left in closed connections that may still be taken (B16)."""

@@ -259,8 +259,15 @@ class MockCluster:
 
     # --- the truth ------------------------------------------------------------------------------
 
-    def records(self, topic: str, partition: int) -> list[LogRecord]:
-        """What a consumer could read now: offset, key, value, headers, and whose they are."""
+    def records(self, topic: str, partition: int, *, committed: bool = False) -> list[LogRecord]:
+        """What a consumer could read now: offset, key, value, headers, and whose they are.
+
+        Args:
+            committed: what a consumer with `isolation_level="read_committed"` could read: nothing
+                of transactions that are aborted or open, and nothing behind an open one.
+        """
+        if committed:
+            return self._at(topic, partition, lambda cluster: cluster.committed(topic, partition))
         return self._at(topic, partition, lambda cluster: cluster.records(topic, partition))
 
     def requests(self, api: int | None = None) -> list[RequestRecord]:
