@@ -147,4 +147,6 @@ def code_of(sent: Sent) -> int:
     if isinstance(response, AddPartitionsToTxnResponse):
         topic = response.results_by_topic_v3_and_below[0]
         return int(topic.results_by_partition[0].partition_error_code)
+    if isinstance(response, TxnOffsetCommitResponse):
+        return int(response.topics[0].partitions[0].error_code)
     return int(response.error_code)

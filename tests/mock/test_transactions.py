@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kafka.protocol.producer import AddOffsetsToTxnRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+from kafka.protocol.producer import AddOffsetsToTxnRequest, TxnOffsetCommitRequest
 
-from outlast.testing.coordinator_log import TRANSACTIONS
+from outlast.testing.coordinator_log import OFFSETS, TRANSACTIONS, partition_of
 from outlast.testing.faults import CutAfter, Error, LoseRequest, LoseResponse, Slow, SlowFollower
 from outlast.testing.transactions import (
     Producer,
@@ -22,7 +23,7 @@ from outlast.testing.transactions import (
     end_and_bump,
     take_over,
 )
-from tests.mock.bench import Bench
+from tests.mock.bench import Bench, Sent
 from tests.mock.shop import ID, Shop, code_of
 
 
@@ -110,6 +111,21 @@ def test_a_coordinator_that_wakes_up_writes_no_marker_into_the_next_transaction(
     bench.cluster.resume(silent, bench.now)
     bench.run(1.0)
     assert [b.control for b in bench.cluster.batches("alone", 0)] == [True, False]
+    assert shop.until(lambda: shop.end(commit=True)) == 0
+
+
+def test_a_coordinator_that_cannot_write_says_15(shop: Shop) -> None:
+    shop.begin(0)
+    alone = shop.coordinator
+    for node in (1, 2, 3):
+        if node != alone:
+            shop.bench.cluster.kill(node, shop.bench.now)
+    shop.bench.run(1.0)
+    ended = shop.end(commit=True)
+    shop.bench.until_answered(ended)
+    assert code_of(ended) == 15
+    for node in (1, 2, 3):
+        shop.bench.cluster.start(node, shop.bench.now)
     assert shop.until(lambda: shop.end(commit=True)) == 0
 
 
@@ -301,11 +317,30 @@ def test_when_the_epochs_are_used_up_init_gives_a_new_producer_id() -> None:
 
 # --- faults -------------------------------------------------------------------------------------
 
+
+def commit_offset(shop: Shop) -> Sent:
+    entry = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partition = entry.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
+    )
+    group = {"group_id": "g", "generation_id": -1, "member_id": "", "group_instance_id": None}
+    topics = [entry(name="t", partitions=[partition])]
+    count = len(shop.bench.cluster.topics[OFFSETS].partitions)
+    node_id = shop.bench.cluster.leader(OFFSETS, partition_of("g", count))[0]
+    return shop.ask(TxnOffsetCommitRequest(**shop.who(), **group, topics=topics), 5, node_id)
+
+
+def find(shop: Shop) -> Sent:
+    return shop.ask(FindCoordinatorRequest(key=ID, key_type=1, coordinator_keys=[]), 3)
+
+
 REQUESTS = {
+    10: find,
     22: lambda shop: shop.init(known=True),
     24: lambda shop: shop.add(),
     25: lambda shop: shop.ask(AddOffsetsToTxnRequest(**shop.who(), group_id="g"), 3),
     26: lambda shop: shop.end(commit=True),
+    28: commit_offset,
 }
 
 

@@ -86,7 +86,7 @@ class ClusterSettings:
     # Transactions and groups
     coordinator_partitions: int = 3  # of each internal topic
     coordinator_load_s: Span = (0.001, 0.005)  # it leads one → it has read its log; 14 meanwhile
-    between_brokers_s: Span = (0.0004, 0.002)  # one broker asks another → it has the answer
+    between_brokers_s: Span = (0.0004, 0.002)  # one broker asks another → it has the answer (T10)
     between_brokers_timeout_s: float = 2.0  # … or thinks it never will
     transaction_expiry_s: Span = (0.0, 0.05)  # its time is up → the coordinator looks
     transaction_timeout_max_ms: int = 900_000  # transaction.max.timeout.ms
@@ -116,6 +116,7 @@ KRAFT = replace(
     fetch_backoff_s=1.0,
     startup_s=(2.1, 2.6),
     isr_join_s=(0.1, 0.6),
+    between_brokers_s=(0.005, 0.04),
     between_brokers_timeout_s=30.0,
     transaction_expiry_s=(0.0, 10.0),
 )
