@@ -354,6 +354,29 @@ class ConfluentKafka:
         self.flush(30.0)
 
 
+class ConfluentKafkaBatch(ConfluentKafka):
+    """The same, with `produce_batch()`: all records of a call at once, as dictionaries."""
+
+    def send_all(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        keys: Sequence[bytes] | None = None,
+        partitions: Partitions = None,
+    ) -> None:
+        if partitions is not None and not isinstance(partitions, int):
+            raise ValueError("produce_batch() is given one partition for all records here")
+        if keys is None:
+            messages: list[dict[str, Any]] = [{"value": value} for value in values]
+        else:
+            pairs = zip(values, keys, strict=True)
+            messages = [{"value": value, "key": key} for value, key in pairs]
+        partition = ANY_PARTITION if partitions is None else partitions
+        while self.producer.produce_batch(topic, messages, partition) < len(messages):
+            messages = [message for message in messages if message.pop("_error", None)]
+            self.producer.poll(0.01)  # its queue is full: let it deliver
+
+
 # --- aiokafka -------------------------------------------------------------------------------------
 
 
@@ -510,4 +533,5 @@ CLIENTS: dict[str, Any] = {
     "kafka-python": KafkaPython,
     "aiokafka": AioKafka,
     "confluent-kafka": ConfluentKafka,
+    "confluent-kafka-batch": ConfluentKafkaBatch,
 }

@@ -46,6 +46,19 @@ def count(bootstrap: str, topic: str) -> int:
         return sum(consumer.end_offsets(partitions).values())
 
 
+def batches(folder: Path, topic: str) -> int:
+    """How many record batches the log segments of a topic hold, in a broker's data folder. Each
+    begins with its first offset and the size of what follows.
+    """
+    found = 0
+    for segment in folder.glob(f"{topic}-*/*.log"):
+        data, at = segment.read_bytes(), 0
+        while at < len(data):
+            at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+            found += 1
+    return found
+
+
 # --- the mock -------------------------------------------------------------------------------------
 
 
@@ -120,6 +133,10 @@ class OneKafka(RealCluster):
     @property
     def direct(self) -> str:
         return ",".join(self.bootstrap)
+
+    def batches(self, topic: str) -> int:
+        """How many record batches the topic holds."""
+        return batches(self.nodes[1].folder / "data", topic)
 
     def relay(self) -> contextlib.AbstractContextManager[Relay]:
         """Open the other way to it."""

@@ -59,6 +59,7 @@ class Job:
     partitions: int = 12  # of the topic
     partition: int | None = None  # where all records go
     in_turn: bool = False  # the caller names the partitions, one after the other
+    batch_records: int | None = None  # so many are to be in each batch, or the run has failed
     producers: int = 1
     threads: int = 1  # that send
 
@@ -92,7 +93,8 @@ class Chunk:
         count = CHUNK_RECORDS
         self.partitions: int | Sequence[int] | None = job.partition
         if job.in_turn:
-            count = job.partitions * max(1, CHUNK_RECORDS // job.partitions)
+            rows = job.batch_records or max(1, CHUNK_RECORDS // job.partitions)
+            count = job.partitions * rows
             self.partitions = [n % job.partitions for n in range(count)]
         rng = random.Random(1)
         self.keys: list[bytes] | None = None

@@ -31,6 +31,7 @@ COLOURS = {
     "kafka-python": "#d4a017",
     "aiokafka": "#a371f7",
     "confluent-kafka": "#2da44e",
+    "confluent-kafka-batch": "#7ee2a0",
 }
 STYLE: Any = {  # any: matplotlib would have each name spelled out in the type
     "svg.hashsalt": "outlast",  # the same figures make the same file
@@ -76,7 +77,7 @@ def bars(scenario: Scenario, runs: Sequence[Run], metric: str, label: str, path:
         columns = min(2, len(variants))
         lines = -(-len(variants) // columns)
         figure, panels = pyplot.subplots(
-            lines, columns, figsize=(9, 1.9 * lines), sharex=True, squeeze=False
+            lines, columns, figsize=(9, 2.2 * lines), sharex=True, squeeze=False
         )
         for panel, variant in zip(panels.flat, variants, strict=False):
             _bars(panel, scenario, runs, variant, metric)

@@ -3,8 +3,8 @@
     python -m benchmarks.report                      # what is in .bench
     python -m benchmarks.report --results FOLDER
 
-A table stands between two marks; what was not measured stays as it is. benchmarks/failover.py makes
-its own from `failover.jsonl`.
+A table stands between two marks; what was not measured stays as it is. Lines of short runs are
+refused: their figures are no figures. benchmarks/failover.py makes its own from `failover.jsonl`.
 """
 
 from __future__ import annotations
@@ -42,17 +42,24 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def read(results: Path, scenario: Scenario) -> list[Run]:
-    """The scenario's runs; none if it was not measured."""
+    """The scenario's runs; none if it was not measured.
+
+    Raises:
+        SystemExit: one was short, or does not say that it was not.
+    """
     path = results / f"{scenario.name}.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    runs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if any(run.get("short", True) for run in runs):
+        raise SystemExit(f"{path} has lines of short runs: take it away, or measure it again")
+    return runs
 
 
 def figures(scenario: Scenario, runs: Sequence[Run]) -> str:
     """The scenario's table."""
-    head = ["", "client", *(column.head for column in scenario.columns)]
-    return table(head, summary.rows(scenario, runs))
+    lines = summary.table(scenario, runs)
+    return table(lines[0], lines[1:]) if lines else "Not measured."
 
 
 def targets(measured: Sequence[tuple[Scenario, list[Run]]]) -> str:

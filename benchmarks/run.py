@@ -99,6 +99,8 @@ class Bench:
             else:
                 result = _result(process)
         result = checked(result, kafka.direct, job.topic)
+        if job.batch_records is not None:
+            result |= filled(result["sent"], kafka.batches(job.topic), job.batch_records)
         kafka.delete_topic(job.topic)
         return result
 
@@ -161,10 +163,20 @@ def checked(result: Run, bootstrap: str, topic: str) -> Run:
     return result
 
 
+def filled(records: int, batches: int, wanted: int) -> Run:
+    """How many records a batch had, if it is what it was to be: else costs are not comparable."""
+    each = records / batches
+    if each != wanted:
+        raise RunError(
+            f"{records} records came in {batches} batches, {each:.2f} each, not {wanted}"
+        )
+    return {"records_per_batch": each}
+
+
 # --- many runs ------------------------------------------------------------------------------------
 
 
-def measure(bench: Bench, scenario: Scenario, out: TextIO) -> list[Run]:
+def measure(bench: Bench, scenario: Scenario, out: TextIO, *, short: bool) -> list[Run]:
     """All runs of a scenario."""
     runs: list[Run] = []
     variants = list(dict.fromkeys(case.variant for case in scenario.cases))
@@ -173,11 +185,15 @@ def measure(bench: Bench, scenario: Scenario, out: TextIO) -> list[Run]:
             cases = [case for case in scenario.cases if case.variant == variant]
             for case in cases if number % 2 == 0 else reversed(cases):
                 run: Run = {"scenario": scenario.name, "variant": variant, "client": case.client}
-                run |= {"run": number, "version": version(case.client)}
+                run |= {"run": number, "version": version(case.client), "short": short}
+                begin_s = time.monotonic()
                 try:
                     run |= bench.run(scenario, case)
                 except Exception as error:  # the others are not lost for it
                     run["failed"] = str(error) if isinstance(error, RunError) else repr(error)
+                run["took_s"] = round(
+                    time.monotonic() - begin_s, 1
+                )  # with all that is not measured
                 runs.append(run)
                 line = json.dumps(run)
                 print(line, flush=True)
@@ -254,7 +270,7 @@ def main() -> None:
         bench = Bench(resources)
         for scenario in chosen(options):
             with (options.results / f"{scenario.name}.jsonl").open("w", encoding="utf-8") as out:
-                runs = measure(bench, scenario, out)
+                runs = measure(bench, scenario, out, short=options.short)
             print(summary.told(scenario, runs), file=sys.stderr, flush=True)
             failed += sum("failed" in run for run in runs)
     if failed:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import clusters, summary
+from benchmarks import clusters, report, summary
 from benchmarks.clients import CLIENTS, Settings, lacking
-from benchmarks.run import RunError, checked
-from benchmarks.scenarios import FULL, SCENARIOS, SHORT, Target
+from benchmarks.run import RunError, checked, filled
+from benchmarks.scenarios import FULL, MANY_PARTITIONS, SCENARIOS, SHORT, Target
 
 
 def run(client: str, number: int, figure: float, variant: str = "mock") -> dict[str, Any]:
@@ -40,13 +41,74 @@ def test_a_ratio_is_that_of_two_runs_of_the_same_round() -> None:
         ({"at_most": 4.9}, False),
         ({"at_least": 500.0, "against": None}, True),
         ({"at_most": 499.0, "against": None}, False),
-        ({"at_most": 1.0, "slack": 500.0}, True),  # too close to tell them apart
+        ({"at_most": 1.0, "slack": 400.0}, True),  # 400, 50 and 500 more
+        ({"at_most": 1.0, "slack": 399.0}, False),
     ],
 )
 def test_met_or_not(bounds: dict[str, Any], met: bool) -> None:
     verdict = summary.verdict(target(**bounds), RUNS)
     assert verdict.met is met
     assert verdict.word == ("met" if met else "NOT met")
+
+
+def test_with_slack_both_figures_are_told_and_may_be_nothing() -> None:
+    runs = [run("outlast", 0, 0.002), run("kafka-python", 0, 0.0)]
+    verdict = summary.verdict(target(at_most=1.0, slack=0.001), runs)
+    assert (verdict.found, verdict.wanted) == ("0.002 against 0", "no more than 0.001 above")
+    assert verdict.word == "NOT met"
+
+
+@pytest.mark.parametrize(("elsewhere", "met"), [(90.0, True), (110.0, False)])
+def test_another_is_held_to_the_better_of_its_settings(elsewhere: float, met: bool) -> None:
+    runs = [*RUNS, *(run("kafka-python", n, elsewhere, "mock, its own") for n in range(3))]
+    verdict = summary.verdict(target(at_least=5.0, or_variant="mock, its own"), runs)
+    assert verdict.met is met
+    assert verdict.against == "kafka-python, here or at mock, its own"
+    low = target(at_most=5.0, or_variant="mock, its own")  # now the lower figure is the better one
+    assert summary.verdict(low, runs).met is not met
+
+
+def test_a_table_tells_of_how_many_runs_and_records_it_is() -> None:
+    scenario = SCENARIOS["latency"](FULL)
+    few = {"variant": "Kafka", "client": "outlast", "p50_ms": 1.0, "p999_ms": 9.0}
+    runs = [few | {"run": number, "records": 3_000} for number in range(5)]
+    head, line = summary.table(scenario, runs)
+    assert head == ["", "client", "p50, ms", "runs", "records each"]
+    assert line == ["Kafka", "outlast", "1.00", "5", "3,000"]
+    head, line = summary.table(scenario, [few | {"run": 0, "records": 100_000}])
+    assert dict(zip(head, line, strict=True))["p99.9, ms"] == "9.00"
+
+
+@pytest.mark.parametrize("said", ['{"run": 0, "short": true}', '{"run": 0}'])
+def test_lines_of_short_runs_make_no_page(tmp_path: Path, said: str) -> None:
+    scenario = SCENARIOS["idle"](FULL)
+    assert report.read(tmp_path, scenario) == []
+    (tmp_path / "idle.jsonl").write_text('{"run": 0, "short": false}\n', encoding="utf-8")
+    assert len(report.read(tmp_path, scenario)) == 1
+    (tmp_path / "idle.jsonl").write_text(f'{{"run": 0, "short": false}}\n{said}\n', "utf-8")
+    with pytest.raises(SystemExit, match="lines of short runs"):
+        report.read(tmp_path, scenario)
+
+
+def test_batches_are_counted_in_the_log_segments(tmp_path: Path) -> None:
+    def batch(size: int) -> bytes:
+        return (7).to_bytes(8, "big") + size.to_bytes(4, "big") + b"\xff" * size
+
+    for partition, sizes in enumerate(((100, 49), (), (61,))):
+        folder = tmp_path / f"t-{partition}"
+        folder.mkdir()
+        (folder / "0.log").write_bytes(b"".join(map(batch, sizes)))
+        (folder / "0.index").write_bytes(b"other")
+    assert clusters.batches(tmp_path, "t") == 3
+    assert filled(30, 3, 10) == {"records_per_batch": 10}
+    with pytest.raises(RunError, match=r"30 records came in 4 batches, 7\.50 each, not 10"):
+        filled(30, 4, 10)
+
+
+@pytest.mark.parametrize(("scale", "batches"), [(FULL, 5), (SHORT, 2)])
+def test_very_many_partitions_get_whole_batches(scale: Any, batches: int) -> None:
+    for case in SCENARIOS["many-partitions"](scale).cases:
+        assert case.job["records"] == batches * case.job["batch_records"] * MANY_PARTITIONS
 
 
 def test_what_was_not_measured_is_not_met() -> None:
@@ -60,7 +122,8 @@ def test_a_run_that_failed_is_told_and_counts_for_nothing() -> None:
     failed = {"variant": "20 ms", "client": "outlast", "run": 0, "failed": "it ended early"}
     told = summary.told(scenario, [failed])
     assert "FAILED 20 ms, outlast: it ended early" in told
-    assert summary.rows(scenario, [failed]) == []
+    assert summary.table(scenario, [failed]) == []
+    assert report.figures(scenario, [failed]) == "Not measured."
 
 
 @pytest.mark.parametrize("scale", [FULL, SHORT])
