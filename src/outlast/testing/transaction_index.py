@@ -12,6 +12,7 @@ a truncation or a restart, knows the same.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from kafka.record.memory_records import MemoryRecordsBuilder
@@ -45,11 +46,12 @@ class Ended(NamedTuple):
 class TransactionIndex:
     """The transactions of one log."""
 
-    __slots__ = ("_coordinators", "_ended", "_open")
+    __slots__ = ("_coordinators", "_ended", "_open", "_own")
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # producer id → offset of its first record
-        self._ended: list[Ended] = []
+        self._ended: list[Ended] = []  # in the order of their markers
+        self._own: dict[int, list[Ended]] = {}  # the same by producer id
         self._coordinators: dict[int, int] = {}  # producer id → newest coordinator's epoch
 
     def learn(self, batch: StoredBatch) -> None:
@@ -65,6 +67,7 @@ class TransactionIndex:
         if first is not None:
             ended = Ended(batch.producer_id, first, batch.base_offset, kind == COMMIT)
             self._ended.append(ended)
+            self._own.setdefault(batch.producer_id, []).append(ended)
 
     def is_open(self, producer_id: int) -> bool:
         """Has this producer records here whose fate is open?"""
@@ -77,7 +80,7 @@ class TransactionIndex:
     def last_stable_offset(self, high_watermark: int) -> int:
         """How far a reader of committed data may read."""
         first = min(self._open.values(), default=high_watermark)
-        for ended in reversed(self._ended):  # in the order of their markers
+        for ended in reversed(self._ended):
             if ended.marker < high_watermark:
                 break
             first = min(first, ended.first)
@@ -85,19 +88,17 @@ class TransactionIndex:
 
     def is_aborted(self, batch: StoredBatch) -> bool:
         """Is this batch, of a transaction that has ended here, void?"""
-        return any(
-            not ended.committed
-            and ended.producer_id == batch.producer_id
-            and ended.first <= batch.base_offset < ended.marker
-            for ended in self._ended
-        )
+        offset, own = batch.base_offset, self._own.get(batch.producer_id, [])
+        index = bisect_right(own, offset, key=lambda ended: ended.first) - 1
+        return index >= 0 and not own[index].committed and offset < own[index].marker
 
     def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
         """Producer id and first offset of the aborted transactions between two offsets."""
+        index = bisect_left(self._ended, start, key=lambda ended: ended.marker)
         return [
             (ended.producer_id, ended.first)
-            for ended in self._ended
-            if not ended.committed and ended.marker >= start and ended.first < end
+            for ended in self._ended[index:]
+            if not ended.committed and ended.first < end
         ]
 
     def __repr__(self) -> str:
