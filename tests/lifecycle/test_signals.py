@@ -65,6 +65,7 @@ def values(server: ClusterServer, partition: int) -> list[bytes | None]:
     return [record.value for record in server.records(TOPIC, partition)]
 
 
+@pytest.mark.source  # a step is a line that is traced
 @pytest.mark.parametrize("linger_ms", [0, 10])
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_an_exception_at_any_step_of_send_costs_one_record_at_most(
@@ -147,6 +148,7 @@ def test_an_exception_at_any_step_of_a_wait_for_room_takes_no_room(
         assert again == room
 
 
+@pytest.mark.source  # so is this
 def test_a_handler_may_send_and_is_told_where_that_cannot_be(server: ClusterServer) -> None:
     told: list[IllegalStateError] = []
     taken: list[bytes] = []

@@ -41,7 +41,7 @@ class Keeper(Protocol):
     def begin_wait(self, waiting: Waiting, record: Record, max_block_s: float, now: float) -> Any:
         """Under the lock: this record must wait."""
 
-    def waited(self, wait: Any) -> tuple[Batch, int]:
+    def waited(self, wait: Any) -> tuple[Any, int]:
         """What comes of that."""
 
     def cut_off(self, got: object = None) -> None:
@@ -110,8 +110,9 @@ class Door:
         headers: Headers,
         timestamp_ms: int,
         max_block_s: float,
-    ) -> tuple[Batch, int]:
-        """Take one record: its batch, and its index among the records of `batch.delivery`.
+    ) -> tuple[Any, int]:
+        """Take one record: its batch, and its index among the records of `batch.delivery`. For
+        `send_async` something `Parked` may stand where the batch will.
 
         Waits up to `max_block_s` for metadata or for room.
 
