@@ -136,7 +136,6 @@ class Backwards:
 
     def __init__(self, producer: outlast.KafkaProducer) -> None:
         self.producer = producer
-        self.config = producer.config
 
     def send_many(self, topic: str, values: list[bytes], **rest: Any) -> Any:
         return list(self.producer.send_many(topic, values[::-1], **rest))[::-1]

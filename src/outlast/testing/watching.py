@@ -214,8 +214,8 @@ class _WatchedOutlast(_WatchedSend):
         return many
 
     def _as_given(self) -> bool:
-        config = self._producer.config
-        return config["key_serializer"] is None and config["value_serializer"] is None
+        config = getattr(self._producer, "config", {})
+        return config.get("key_serializer") is None and config.get("value_serializer") is None
 
 
 def _listed(items: Any) -> Any:
