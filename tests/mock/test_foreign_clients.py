@@ -30,6 +30,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from outlast.testing.cluster import MockCluster
+from outlast.testing.coordinator_log import INTERNAL
 from outlast.testing.faults import CutAfter
 from outlast.testing.server import ClusterServer
 from tests.mock.foreign_readers import READERS, agree
@@ -295,6 +296,6 @@ def test_topics_are_made_and_deleted(
 ) -> None:
     administer(server.bootstrap)
     made = server.call(lambda cluster, _now: dict(cluster.topics))
-    assert list(made) == ["made"]
+    assert set(made) == {"made", *INTERNAL}
     partitions = made["made"].partitions
     assert [len(state.replicas) for state in partitions.values()] == [2, 2, 2, 2]
