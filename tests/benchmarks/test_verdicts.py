@@ -10,7 +10,7 @@ import pytest
 from benchmarks import clusters, report, summary
 from benchmarks.clients import CLIENTS, Settings, lacking
 from benchmarks.run import RunError, checked, filled
-from benchmarks.scenarios import FULL, MANY_PARTITIONS, SCENARIOS, SHORT, Target
+from benchmarks.scenarios import FULL, SCENARIOS, SHORT, Target
 
 
 def run(client: str, number: int, figure: float, variant: str = "mock") -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_batches_are_counted_in_the_log_segments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("scale", "batches"), [(FULL, 5), (SHORT, 2)])
 def test_very_many_partitions_get_whole_batches(scale: Any, batches: int) -> None:
     for case in SCENARIOS["many-partitions"](scale).cases:
-        assert case.job["records"] == batches * case.job["batch_records"] * MANY_PARTITIONS
+        assert case.job["records"] == batches * case.job["batch_records"] * scale.many_partitions
 
 
 def test_what_was_not_measured_is_not_met() -> None:
