@@ -17,7 +17,7 @@ import outlast
 from docs import alerts, checks, dashboard
 from outlast import config, texts
 from outlast.cli import drill_result
-from outlast.engine import verdict
+from outlast.engine import transaction_state, txn_verdict, verdict
 from outlast.engine.messages import AttemptState
 from outlast.environment import variable
 from outlast.observe import attributes
@@ -217,6 +217,27 @@ def drill_exits() -> str:
     return _table(("exit code", "verdict", "meaning"), rows)
 
 
+def transaction_states() -> str:
+    """The state machine of transactions."""
+    return f"```mermaid\n{transaction_state.diagram()}\n```"
+
+
+def coordinator_codes() -> str:
+    """What a coordinator's codes do."""
+    rows = (
+        (str(j.error_code), j.name, j.verdict.name, j.cause.value if j.cause else "none")
+        for j in txn_verdict.table()
+    )
+    rest = ("", "all others", txn_verdict.judge_coordinator(1).verdict.name, "none")
+    verdicts = [(f"{v.name}", v.meaning) for v in txn_verdict.TxnVerdict]
+    return "\n\n".join(
+        (
+            _table(("verdict", "meaning"), verdicts),
+            _table(("code", "name", "verdict", "cause of the gap"), [*rows, rest]),
+        )
+    )
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "files": ("architecture.md", files),
     "verdicts": ("failure-semantics.md", verdicts),
@@ -233,6 +254,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "check-gaps": ("check.md", check_gaps),
     "checks": ("check.md", check_rules),
     "drill exits": ("drill.md", drill_exits),
+    "transaction states": ("transactions.md", transaction_states),
+    "coordinator codes": ("transactions.md", coordinator_codes),
 }
 FILES: dict[Path, Callable[[], str]] = {  # that are made whole
     dashboard.PATH: dashboard.text,

@@ -23,6 +23,7 @@ from outlast.observe.otel import OtelObserver
 from outlast.observe.send_spans import SendSpans, TracedHeaders
 from outlast.observers import Bootstrap, Observer, OneByOne, observers_for
 from outlast.partitioning import UserPartitioner, is_default
+from outlast.transactions import TransactionCalls as TransactionCalls
 
 __all__ = ["EPISODE_S", "Bootstrap", "Parts", "Record", "TracedHeaders", "assembled"]
 

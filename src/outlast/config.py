@@ -136,8 +136,10 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting("max_request_size", 1_048_576, _BYTES, "Bytes of a request and so of a record."),
     ),
     "Transactions": (
-        Setting("transactional_id", None, TEXT, "Not supported yet: must be None."),
-        Setting("transaction_timeout_ms", 60_000, _SOME_MS, "Not supported yet."),
+        Setting("transactional_id", None, TEXT,
+                "Records go out in transactions under this id; None: without."),
+        Setting("transaction_timeout_ms", 60_000, _SOME_MS,
+                "After so long without an end the coordinator aborts a transaction."),
     ),
     "Metadata": (
         Setting("metadata_max_age_ms", 300_000, _LONG_MS, "Age at which metadata is asked anew."),
@@ -270,7 +272,6 @@ class Config:
         _check_security(values)
         checks.one_metrics_backend(values, default_registry=DEFAULT_REGISTRY)
         _settle_idempotence(values, keywords)
-        _refuse_transactions(values)
         _wrap_serializers(values)
         if values["client_id"] is None:
             values["client_id"] = f"kafka-python-producer-{next(_client_ids)}"
@@ -363,14 +364,6 @@ def _check_security(values: dict[str, Any]) -> None:
                 f"{name}=None is not allowed with security_protocol={protocol!r} and "
                 f"sasl_mechanism={mechanism!r}: it must be {checks.but_none(SETTINGS[name].check)}"
             )
-
-
-def _refuse_transactions(values: dict[str, Any]) -> None:
-    if values["transactional_id"] is not None:
-        raise ConfigurationError(
-            f"transactional_id={values['transactional_id']!r} is not allowed: outlast does not "
-            "support transactions yet; it must be None"
-        )
 
 
 def _settle_idempotence(values: dict[str, Any], keywords: Mapping[str, Any]) -> None:

@@ -42,6 +42,8 @@ def engine_settings(values: Mapping[str, Any]) -> Settings:
         connections_max_idle_s=seconds("connections_max_idle_ms"),
         connection_setup_timeout_s=seconds("socket_connection_setup_timeout_ms"),
         allow_auto_create_topics=values["allow_auto_create_topics"],
+        transactional_id=values["transactional_id"],
+        transaction_timeout_ms=values["transaction_timeout_ms"],
         retry_wait=values["retry_wait"],
         retry_stop=values["retry_stop"],
         reconnect_wait=values["reconnect_wait"],

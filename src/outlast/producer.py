@@ -19,13 +19,18 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import kafka
-from kafka.errors import BrokerResponseError, IllegalStateError, MessageSizeTooLargeError
+from kafka.errors import (
+    BrokerResponseError,
+    IllegalStateError,
+    MessageSizeTooLargeError,
+    ProducerFencedError,
+)
 from kafka.structs import TopicPartition
 from kafka.util import ensure_valid_topic_name
 
@@ -46,7 +51,7 @@ from outlast.errors import ClosedError, never_sent
 from outlast.future import Delivery, DeliveryFuture, Hearing
 from outlast.io.waiting import in_loop, plainly
 from outlast.plain_settings import plain
-from outlast.transactions import TransactionManager
+from outlast.transactions import InTransactions, TransactionManager
 
 if TYPE_CHECKING:
     from outlast.deliveries import Deliveries
@@ -57,7 +62,7 @@ log = logging.getLogger(__name__)
 _NO_HEADERS: Headers = []  # never handed out to code that could change it
 
 
-class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
+class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
     """A Kafka producer whose sends outlast a failover; a drop-in for `kafka.KafkaProducer`.
 
     Keywords are those of kafka-python, and new ones: see the settings page, or
@@ -102,6 +107,7 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         self._send_spans, self._wants_span = parts.send_spans, parts.send_spans.wanted
         self._traced_headers = assembly.TracedHeaders
         self._closing = parts.closing
+        self._transactions = assembly.TransactionCalls(self._driver, values["transactional_id"])
         self._closed = False
 
     def __del__(self) -> None:
@@ -188,12 +194,12 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
                 topic, partition, key_bytes, value_bytes, headers, timestamp_ms, max_block_s
             )
             delivery = batch.delivery
-        except MessageSizeTooLargeError:
+        except (MessageSizeTooLargeError, ProducerFencedError):
             raise
         except BrokerResponseError as error:
             record = timestamp_ms, key_bytes, value_bytes, tuple(headers)
             delivery, index = self._refused(error, topic, partition, record), 0
-        return DeliveryFuture(delivery, index, timestamp_ms, key_size, value_size, headers_size)  # type: ignore[arg-type]
+        return DeliveryFuture(delivery, index, timestamp_ms, key_size, value_size, headers_size)
 
     _send_traced = send  # also where somebody wraps the public name, for spans of their own
 
@@ -305,7 +311,8 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
 
     def close(self, timeout: float | None = None, null_logger: bool = False) -> None:  # noqa: ARG002
         """Send what is buffered, then stop. It is closed afterwards, whatever the brokers do:
-        records not settled in time fail, and `on_undelivered` gets them back.
+        records not settled in time fail, and `on_undelivered` gets them back. A transaction that is
+        open is aborted; where that is not possible in time, the log says so.
 
         Args:
             timeout: seconds; None waits until all is settled, 0 not at all.
@@ -318,7 +325,9 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
             if self._closed:
                 return
             raise ValueError(f"Invalid timeout: {timeout} (seconds ≥ 0, or None)")
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self._transactions.end_open(self._max_block_s if timeout is None else timeout)
         self._closing.close(timeout)
 
     # --- looking ---
@@ -376,32 +385,6 @@ class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]
         if api_version >= (0, 11):
             return 2
         return 1 if api_version >= (0, 10, 0) else 0
-
-    # --- transactions ---
-
-    def init_transactions(self) -> None:
-        """Raises IllegalStateError: there are no transactions yet."""
-        raise IllegalStateError("Cannot call init_transactions without setting a transactional_id.")
-
-    def begin_transaction(self) -> None:
-        """Raises IllegalStateError: there are no transactions yet."""
-        raise IllegalStateError("Cannot use transactional methods without enabling transactions")
-
-    def send_offsets_to_transaction(
-        self,
-        offsets: Mapping[Any, Any],  # noqa: ARG002
-        group_metadata: Any,  # noqa: ARG002
-    ) -> None:
-        """Raises IllegalStateError: there are no transactions yet."""
-        raise IllegalStateError("Cannot use transactional methods without enabling transactions")
-
-    def commit_transaction(self) -> None:
-        """Raises IllegalStateError: there are no transactions yet."""
-        raise IllegalStateError("Cannot commit transaction since transactions are not enabled")
-
-    def abort_transaction(self) -> None:
-        """Raises IllegalStateError: there are no transactions yet."""
-        raise IllegalStateError("Cannot abort transaction since transactions are not enabled.")
 
     # --- off the hot path ---
 

@@ -26,7 +26,7 @@ from outlast.producer import KafkaProducer
 
 log = logging.getLogger(__name__)
 
-Theirs: Any = KafkaProducer.__bases__[0]  # kafka.KafkaProducer, whoever puts what under that name
+Theirs: Any = KafkaProducer.__bases__[-1]  # kafka.KafkaProducer, whoever puts what under that name
 
 _lock = threading.RLock()
 _replaced: dict[str, tuple[Any, Any]] = {}  # member → (kafka-python's, what stands there instead)

@@ -317,9 +317,8 @@ class TestBadInput:
             Config(security_protocol="SASL_PLAINTEXT", **keywords)
         assert missing in str(caught.value)
 
-    def test_transactions_are_not_supported_yet(self) -> None:
-        with pytest.raises(KafkaConfigurationError, match=r"transactional_id='t'.*not support"):
-            Config(transactional_id="t")
+    def test_transactions_need_idempotence(self) -> None:
+        assert Config(transactional_id="t").settings.transactional_id == "t"
         with pytest.raises(KafkaConfigurationError, match="without enable_idempotence"):
             Config(transactional_id="t", enable_idempotence=False)
 

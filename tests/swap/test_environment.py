@@ -227,11 +227,6 @@ BAD: dict[tuple[str, str], tuple[type[Exception], str]] = {
         "request_timeout_ms, which is 0 + 30000; raise it or lower those (set in the "
         "environment: OUTLAST_DELIVERY_TIMEOUT_MS)",
     ),
-    ("transactional_id", "mine"): (
-        ConfigurationError,
-        "transactional_id='mine' is not allowed: outlast does not support transactions yet; it "
-        "must be None (set in the environment: OUTLAST_TRANSACTIONAL_ID)",
-    ),
 }
 
 

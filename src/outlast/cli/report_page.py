@@ -16,7 +16,7 @@ from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
 from outlast.cli import report_words as words
-from outlast.engine.messages import Gap, Phase, Stall
+from outlast.engine.messages import Gap, Phase, Stall, place_name
 
 if TYPE_CHECKING:
     from outlast.cli.report import Run, TopicPartition
@@ -159,7 +159,7 @@ class Page:
     @property
     def letters(self) -> int:
         """Of the longest name of a partition."""
-        return max((len(f"{row.topic}-{row.partition}") for row in self.rows), default=0)
+        return max((len(place_name(row.topic, row.partition)) for row in self.rows), default=0)
 
     # --- the timeline ---------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outlast.engine.messages import Cause, Gap, GapOutcome, Phase, Stall
+from outlast.engine.messages import Cause, Gap, GapOutcome, Phase, Stall, place_name
 
 if TYPE_CHECKING:
     from outlast.cli.report import Run
@@ -74,7 +74,7 @@ def between(least_s: float, most_s: float) -> str:
 def name(it: Gap | Stall) -> str:
     """The partition, as Kafka writes it; without characters that would turn a sentence round."""
     topic = "".join(letter if letter.isprintable() else "\ufffd" for letter in it.topic)
-    return f"{topic}-{it.partition}"
+    return place_name(topic, it.partition)
 
 
 def node(number: int) -> str:

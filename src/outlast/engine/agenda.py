@@ -1,5 +1,4 @@
-"""Which partitions are to be looked at by `outgoing`: those that something was done to, and those
-whose time has come.
+"""Which partitions are to be looked at by `outgoing`: changed ones, and those whose time has come.
 
 Rules:
 * Whoever changes what a partition would send, or when, says so: `changed`. Too often is harmless,

@@ -156,9 +156,9 @@ class Answers:
         now: float,
     ) -> None:
         if answer is None:  # its partition is missing from the answer: anything may be true
-            judgement, base_offset = judge(UNKNOWN_SERVER_ERROR, -1, records=batch.count), -1
+            judgement, base_offset = self._judge(UNKNOWN_SERVER_ERROR, -1, batch), -1
         else:
-            judgement = judge(answer.error_code, answer.base_offset, records=batch.count)
+            judgement = self._judge(answer.error_code, answer.base_offset, batch)
             base_offset = answer.base_offset
         verdict, name, state = judgement.verdict, judgement.name, judgement.state
         if verdict is Verdict.DELIVERED:
@@ -194,6 +194,9 @@ class Answers:
             case Verdict.FAIL_BATCH if answer is not None and self._some_only(batch, answer):
                 settled = self._fail_some(place, batch, judgement, answer)
             case _:
+                if verdict in (Verdict.ABORT, Verdict.FAIL_PRODUCER):
+                    assert self._hub.transactions is not None
+                    self._hub.transactions.lost_numbering()
                 kind = "retries" if final and judgement.tries_max is None else "broker"
                 why = FailureReason(kind, judgement.error_code, message or name)
                 settled = place.fail(batch, state, name, why)
@@ -211,6 +214,14 @@ class Answers:
             place.retry_at_s = now + self._hub.schedules.retry_delay_s(
                 max(1, batch.retries), now - batch.created_s, name
             )
+
+    def _judge(self, error_code: int, base_offset: int, batch: Batch) -> Judgement:
+        return judge(
+            error_code,
+            base_offset,
+            records=batch.count,
+            transactional=self._hub.limits.transactional,
+        )
 
     @staticmethod
     def _speaks_of_the_question(judgement: Judgement) -> bool:
@@ -395,6 +406,12 @@ class Answers:
                     self._hub.out.commands += self._hub.inquiries.metadata_ended(link, False, now)
                 case Question.PRODUCER_ID:
                     self._hub.inquiries.producer_id_failed(loading=False, now=now)
+                case Question.COORDINATOR:
+                    assert pending.about is not None
+                    self._hub.inquiries.coordinator_told(pending.about, ok=False, now=now)
+                case Question.TRANSACTION:
+                    assert self._hub.transactions is not None
+                    self._hub.transactions.errands.lost(pending, link.node_id, judgement, now)
                 case Question.PRODUCE if pending.token in unsent:
                     for place, batch in pending.batches:
                         self._hub.settle(place, place.unsend(batch), now)
@@ -411,8 +428,12 @@ class Answers:
                 self._hub.trouble(place.tp, now)
 
     def unreachable(self, link: Link, judgement: Judgement, now: float) -> None:
-        """A leader cannot be connected while records wait for it."""
+        """A leader cannot be connected while records wait for it, or a coordinator."""
         assert judgement.cause is not None
+        if link.role is Role.COORDINATOR:
+            assert self._hub.transactions is not None
+            self._hub.transactions.errands.unreachable(link, judgement, now)
+            return
         if self._hub.lanes.may_share(link):
             return
         for place in self._hub.waiting_for(link, now):

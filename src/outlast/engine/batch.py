@@ -262,12 +262,19 @@ class Batch:
         """Still to be sent: neither on its way, nor in the log, nor failed."""
         return self.open_attempt is None and self.proved is None and self.result is None
 
-    def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    def number(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        transactional: bool = False,
+    ) -> None:
         """Give the batch its place in the partition's numbering."""
         assert self.data is not None
         assert self.open_attempt is None
         self.base_sequence = base_sequence
-        stamp(self.data, producer_id, producer_epoch, base_sequence)
+        stamp(self.data, producer_id, producer_epoch, base_sequence, transactional=transactional)
 
     def begin_attempt(self, attempt: Attempt) -> None:
         """The batch was handed to a connection."""

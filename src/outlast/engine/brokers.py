@@ -32,6 +32,8 @@ class Question(Enum):
     PRODUCE = "produce"
     METADATA = "metadata"
     PRODUCER_ID = "producer_id"
+    COORDINATOR = "coordinator"  # who it is
+    TRANSACTION = "transaction"  # what a coordinator is asked
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Pending:
     deadline_s: float
     batches: list[tuple[Partition, Batch]]
     broker_timeout_s: float = 0.0  # what a Produce request gives the broker to wait for followers
+    about: tuple[int, str] | None = None  # whose coordinator is asked for
 
     @property
     def size_bytes(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from outlast.engine.accumulator import Accumulator
 from outlast.engine.agenda import Agenda
@@ -25,6 +26,7 @@ from outlast.engine.messages import (
     Compress,
     Connection,
     ConnectionClosed,
+    Disconnect,
     Fact,
     GapOpened,
     Granted,
@@ -45,7 +47,11 @@ from outlast.engine.rng import Rng
 from outlast.engine.settings import Settings
 from outlast.engine.shares import Shares
 from outlast.engine.stall import StallRecorder
+from outlast.engine.transactional_partition import TransactionalPartition
 from outlast.engine.verdict import Judgement
+
+if TYPE_CHECKING:
+    from outlast.engine.transactions import Transactions
 
 WINDOW_BATCHES = 5  # the broker remembers five (S1)
 BATCH_AGE_S = 0.5  # rule 10
@@ -77,7 +83,9 @@ class Hub:
             batch_age_s=max(settings.linger_s, BATCH_AGE_S),
             delivery_timeout_s=settings.delivery_timeout_s,
             unix_offset_s=unix_offset_s,
+            transactional=settings.transactional_id is not None,
         )
+        self.transactions: Transactions | None = None
         self.partitions: dict[TopicPartition, Partition] = {}
         self.busy: dict[TopicPartition, Partition] = {}  # those with unsettled batches
         self.troubled: dict[TopicPartition, float] = {}  # no usable leader, since when
@@ -109,7 +117,8 @@ class Hub:
 
     def new_partition(self, tp: TopicPartition, now: float) -> Partition:
         """The object of a partition that gets its first record."""
-        place = self.partitions[tp] = Partition(*tp, self.limits)
+        kind = TransactionalPartition if self.limits.transactional else Partition
+        place = self.partitions[tp] = kind(*tp, self.limits)
         self.out.facts.append(PartitionSeen(now, *tp))
         return place
 
@@ -137,6 +146,10 @@ class Hub:
                 )
             )
             place.restarted = ""
+        if place.broken:
+            assert self.transactions is not None
+            self.transactions.lost_numbering()
+            place.broken = ""
         if place.idle:
             self.busy.pop(place.tp, None)
             self.tell(self.stalls.end(place.tp, StallEnd.IDLE, now))
@@ -151,6 +164,8 @@ class Hub:
         delivered = batch.count - failed
         if delivered:
             self.shares.delivered(batch.tp, now)
+        if failed and self.transactions is not None:
+            self.transactions.record_failed(batch)
         self.out.facts.append(
             RecordsSettled(now, *batch.tp, delivered, failed, now - batch.created_s)
         )
@@ -358,6 +373,12 @@ class Hub:
             )
         elif tp in self.busy:
             self.no_leader(self.busy[tp], now)
+
+    def close_link(self, link: Link, now: float) -> None:
+        """Nobody needs the connection any more; what is unanswered on it comes to nothing."""
+        if link.connection is not None:
+            self.out.commands.append(Disconnect(link.connection, abort=bool(link.pending)))
+            self.brokers.drop(link, now)
 
     def address(self, node_id: int) -> str:
         """host:port of a node or of a bootstrap address, for people."""

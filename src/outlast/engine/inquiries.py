@@ -25,6 +25,7 @@ from outlast.engine.metadata import Metadata, RefreshClock
 from outlast.engine.partition import Partition
 from outlast.engine.retry import Schedules
 from outlast.engine.settings import Settings
+from outlast.engine.txn_wire import Key, find_coordinator
 
 HEDGE_S = 0.25
 ANSWER_TIMEOUT_S = 2.0  # a metadata request's own; shorter if `request_timeout_ms` is
@@ -33,7 +34,24 @@ SECOND_OPINION_ATTEMPTS = 4  # answers that did not help, until another broker i
 NO_PRODUCER_ID = (-1, -1)
 BOOTSTRAP_FIRST = -1  # node ids of bootstrap addresses count down from here
 
+COORDINATOR_EPISODE_S = 15.0  # as `retry.METADATA_STEADY_S`: a later want begins anew
+
 Candidate = tuple[int, str, int, float]  # node id, host, port, and when it may be dialled
+
+
+class _Wanted:
+    """A coordinator that is, or was, to be found."""
+
+    __slots__ = ("failures", "next_s", "open", "since_s")
+
+    def __init__(self, now: float) -> None:
+        self.since_s = self.next_s = now
+        self.failures = 0
+        self.open = True
+
+    def due(self, now: float) -> bool:
+        """Whether it is to be asked for now."""
+        return self.open and now >= self.next_s
 
 
 class Inquiries:
@@ -42,6 +60,7 @@ class Inquiries:
     __slots__ = (
         "_back_to_names",
         "_brokers",
+        "_coordinators",
         "_metadata",
         "_pid_failures",
         "_pid_retry_s",
@@ -65,6 +84,7 @@ class Inquiries:
         self._back_to_names = False  # told of, in this episode
         self._pid_retry_s = 0.0
         self._pid_failures = 0
+        self._coordinators: dict[Key, _Wanted] = {}  # that are to be found
 
     def __repr__(self) -> str:
         return f"<Inquiries producer={self.producer_id} links={self.links()}>"
@@ -78,6 +98,38 @@ class Inquiries:
         else:
             self._wants_pid[partition.tp] = partition
 
+    def want_coordinator(self, key: Key, now: float) -> None:
+        """Who coordinates this group or transactional id: ask soon."""
+        wanted = self._coordinators.setdefault(key, _Wanted(now))
+        if not wanted.open:
+            wanted.open = True
+            wanted.next_s = max(now, wanted.next_s)
+
+    def forget_coordinator(self, key: Key) -> None:
+        """Nobody needs to know any more."""
+        self._coordinators.pop(key, None)
+
+    def coordinator_told(self, key: Key, *, ok: bool, now: float) -> None:
+        """It was told, or nobody knows yet: then the question is put again at metadata's pace."""
+        wanted = self._coordinators.get(key)
+        if wanted is None:
+            return
+        wanted.open = not ok
+        wanted.failures += 1
+        if ok and now - wanted.since_s > COORDINATOR_EPISODE_S:
+            wanted.failures, wanted.since_s = 1, now
+        wanted.next_s = now + self._schedules.metadata_delay_s(
+            wanted.failures, now - wanted.since_s
+        )
+
+    def _due_coordinator(self, now: float) -> Key | None:
+        if any(self._asks(link, Question.COORDINATOR) for link in self.links()):
+            asked = self._outstanding(Question.COORDINATOR)
+            if not all(self._slow(link, now) for link in asked):
+                return None
+        due = (key for key, wanted in self._coordinators.items() if wanted.due(now))
+        return next(due, None)
+
     def links(self) -> list[Link]:
         """The control links that are up or coming up."""
         return [link for link in self._brokers.up() if link.role is Role.CONTROL]
@@ -89,6 +141,8 @@ class Inquiries:
         times = [self.clock.due_at(looked_s)]
         if self._wants_pid and not self._outstanding(Question.PRODUCER_ID):
             times.append(self._pid_retry_s)
+        if not self._outstanding(Question.COORDINATOR):
+            times += [wanted.next_s for wanted in self._coordinators.values() if wanted.open]
         for link in self.links():
             since_s = link.waiting_since_s()
             if since_s is not None:
@@ -112,7 +166,8 @@ class Inquiries:
         if producer_id:
             asked = self._outstanding(Question.PRODUCER_ID)
             producer_id = all(self._slow(link, now) for link in asked)
-        if not (metadata or hedged or producer_id):
+        coordinator = self._due_coordinator(now)
+        if not (metadata or hedged or producer_id or coordinator):
             return []
         commands: list[Command] = []
         if metadata and self._doubts_the_answers():
@@ -124,6 +179,8 @@ class Inquiries:
             commands.append(self._ask_metadata(link, now, hedge=not metadata))
         if producer_id and not self._asks(link, Question.PRODUCER_ID):
             commands.append(self._ask_producer_id(link, now))
+        if coordinator and not self._asks(link, Question.COORDINATOR):
+            commands.append(self._ask_coordinator(link, coordinator, now))
         return commands
 
     def _hedge_metadata(self, now: float) -> bool:
@@ -259,6 +316,13 @@ class Inquiries:
         )
         deadline_s = now + min(ANSWER_TIMEOUT_S, self._settings.request_timeout_s)
         return self._send(link, Question.PRODUCER_ID, request, deadline_s, now)
+
+    def _ask_coordinator(self, link: Link, key: Key, now: float) -> Command:
+        deadline_s = now + min(ANSWER_TIMEOUT_S, self._settings.request_timeout_s)
+        request = find_coordinator(key)
+        command = self._send(link, Question.COORDINATOR, request, deadline_s, now)
+        link.pending[-1].about = key
+        return command
 
     def _send(
         self, link: Link, question: Question, request: object, deadline_s: float, now: float

@@ -32,6 +32,7 @@ from outlast.engine.outcomes import (
     Phase as Phase,
     Stall as Stall,
     StallEnd as StallEnd,
+    place_name as place_name,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Role(Enum):
 
     OPEN = "open"  # produce lane of partitions whose acks come in usual time
     SLOW = "slow"  # produce lane of partitions that wait for a stuck follower
-    CONTROL = "control"  # Metadata, InitProducerId
+    CONTROL = "control"  # Metadata, InitProducerId, FindCoordinator
+    COORDINATOR = "coordinator"  # what transactions ask
     PROBE = "probe"  # is a silent node alive?
 
     __hash__ = object.__hash__  # of names, as Enum does it, costs a call of Python for each look-up

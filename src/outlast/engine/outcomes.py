@@ -111,10 +111,18 @@ class GapOutcome(Enum):
     ABANDONED = "abandoned"
 
 
+def place_name(topic: str, partition: int) -> str:
+    """A partition, as Kafka writes it; a transaction's coordinator has no number."""
+    return topic if partition < 0 else f"{topic}-{partition}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
     """One partition's time from the first attempt refused (or come to nothing) to the first
     accepted one. Phases add up to `duration_s`. Immutable: a snapshot of the recorder's state.
+
+    A transaction's coordinator has gaps, too: `topic` is `txn:<transactional id>` (no topic may be
+    called so), `partition` −1.
     """
 
     topic: str

@@ -83,7 +83,11 @@ class Outgoing:
                 self._held[lanes.own_link(place, leader.node_id)] = None
             self._look_again(place)
             return
-        if place.needs_producer_id():
+        if hub.transactions is not None:
+            if not hub.transactions.admits(place):
+                self._leave_line(tp)  # it is looked at again when it is admitted
+                return
+        elif place.needs_producer_id():
             hub.inquiries.want_producer_id(place)
             if place.needs_producer_id():
                 self._held[lanes.own_link(place, leader.node_id)] = None
@@ -266,6 +270,7 @@ class Outgoing:
             [batch for _, batch in chosen],
             acks=settings.acks,
             timeout_ms=max(1, int(broker_timeout_s * 1000)),
+            transactional_id=settings.transactional_id,
         )
         token = self._hub.brokers.next_token()
         link.used_s = now

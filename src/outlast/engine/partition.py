@@ -64,7 +64,7 @@ class Partition:
     def __init__(self, topic: str, index: int, limits: Limits) -> None:
         self.tp = (topic, index)
         self.limits = limits
-        self.window = Window()
+        self.window = Window(transactional=limits.transactional)
         self.queue = Queue(self.tp, limits)
         self.fresh_producer_id = False  # the next id must not be the one shared by all
         self.in_flight = 0
@@ -74,16 +74,13 @@ class Partition:
         self.draining = False
         self.inquest: Inquest | None = None
         self.restart_reason = ""  # set: restart once drained
-        self.restarted = ""  # why it just restarted, until the hub has told
+        self.restarted = self.broken = ""  # why it just did, until the hub has told
         self.retry_at_s = 0.0
         self.refusals = 0  # in a row
 
     def __repr__(self) -> str:
         state = "draining" if self.draining else "open"
-        return (
-            f"<Partition {self.tp[0]}-{self.tp[1]} {state} {self.window!r} "
-            f"queue={len(self.queue.batches)} in_flight={self.in_flight}>"
-        )
+        return f"<Partition {state} {self.window!r} {self.queue!r} in_flight={self.in_flight}>"
 
     # --- views ---
 
@@ -97,7 +94,7 @@ class Partition:
     @property
     def idle(self) -> bool:
         """Nothing waits and nothing is in flight."""
-        return not self.window and not self.queue.batches
+        return not (self.window or self.queue.batches)
 
     def ready_s(self) -> float | None:
         """Since when (or from when on) the oldest waiting batch is ready to be sent."""
@@ -116,9 +113,8 @@ class Partition:
 
     def deadline_s(self) -> float | None:
         """When the oldest unsettled batch expires."""
-        for batch in self.unsettled():
-            return batch.created_s + self.limits.delivery_timeout_s
-        return None
+        oldest = next(self.unsettled(), None)
+        return None if oldest is None else oldest.created_s + self.limits.delivery_timeout_s
 
     def needs_producer_id(self) -> bool:
         """Numbers are wanted and there is no producer id to number under."""

@@ -19,6 +19,7 @@ from outlast.engine.batch import Batch
 _TOPIC = ProduceRequest.TopicProduceData
 _PARTITION = _TOPIC.PartitionProduceData
 NO_TOPIC_ID = UUID(int=0)
+TRANSACTIONAL_VERSION_MAX = 11
 
 
 @dataclass(slots=True)
@@ -35,7 +36,9 @@ class Answer:
     leader_endpoint: tuple[str, int] | None
 
 
-def build_request(batches: Sequence[Batch], *, acks: int, timeout_ms: int) -> Any:
+def build_request(
+    batches: Sequence[Batch], *, acks: int, timeout_ms: int, transactional_id: str | None = None
+) -> Any:
     """One request with these batches, at most one of each partition (S14), none empty (S13)."""
     topics: dict[str, Any] = {}
     for batch in batches:
@@ -46,8 +49,14 @@ def build_request(batches: Sequence[Batch], *, acks: int, timeout_ms: int) -> An
             topic = _TOPIC(name=batch.topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=[])
             topics[batch.topic] = topic
         topic.partition_data.append(_PARTITION(index=batch.partition, records=batch.data))
+    # from 12 on the broker would take it for KIP-890's protocol, where nobody adds partitions
+    newest = {} if transactional_id is None else {"max_version": TRANSACTIONAL_VERSION_MAX}
     return ProduceRequest(
-        transactional_id=None, acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values())
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=list(topics.values()),
+        **newest,
     )
 
 

@@ -31,6 +31,7 @@ class Limits:
     batch_age_s: float  # a batch takes no record this much younger than its first (rule 10)
     delivery_timeout_s: float
     unix_offset_s: float
+    transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ _UINT32 = struct.Struct(">I")
 _LENGTH_END = 12  # the length field counts what follows it
 _CRC_AT = 17
 _CRC_FROM = 21
+_ATTRIBUTES_END = 22
+_TRANSACTIONAL = 0x10
 _PRODUCER_AT = 43
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -251,8 +253,17 @@ def _write_crc(batch: bytearray) -> None:
         _UINT32.pack_into(batch, _CRC_AT, calc_crc32c(covered))
 
 
-def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+def stamp(
+    batch: bytearray,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    *,
+    transactional: bool = False,
+) -> None:
     """Write who sends this sealed batch and under which number; -1, -1, -1 for nobody."""
+    if transactional:
+        batch[_ATTRIBUTES_END] |= _TRANSACTIONAL
     _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     _write_crc(batch)
 

@@ -13,13 +13,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar, cast
 
 from outlast.engine.aftermath import Aftermath
 from outlast.engine.answers import Answers
 from outlast.engine.batch import Batch
-from outlast.engine.brokers import Link, Pending, Question
+from outlast.engine.brokers import Question
 from outlast.engine.health import examine
 from outlast.engine.hub import Hub
 from outlast.engine.intake import Intake, Waiting
@@ -28,43 +28,31 @@ from outlast.engine.messages import (
     Complaint,
     Connection,
     ConnectionOpened,
-    Disconnect,
     Gap,
-    GapEnd,
     Health,
     Loss,
-    MetadataRefreshed,
     Outbox,
     Outcome,
     Role,
     Settled,
     Stall,
     Throttled,
-    TopicGone,
-)
-from outlast.engine.metadata import (
-    Change,
-    LeaderChange,
-    Node,
-    PartitionGone,
-    TopicFound,
-    TopicRecreated,
 )
 from outlast.engine.outgoing import Outgoing
 from outlast.engine.pressure import Pressure
 from outlast.engine.queue import FailureReason
 from outlast.engine.rng import Rng
 from outlast.engine.settings import Settings
-from outlast.engine.silence import Silence
-from outlast.engine.verdict import code_name, judge_loss, judge_timeout
-from outlast.engine.window import EPOCH_MAX
+from outlast.engine.silence import WATCHED_ROLES, Silence
+from outlast.engine.tidings import Tidings
+from outlast.engine.transactions import Transactions
+from outlast.engine.verdict import judge_loss, judge_timeout
 
-NO_PRODUCER_ID_FOR_US = frozenset({31, 42, 53})
-COORDINATOR_LOADING = frozenset({14, 15, 16})
-UNKNOWN_TOPIC = 3
 SHORTEST_WAIT_S = 0.0005
 
 __all__ = ["Sender", "Waiting"]
+
+Take = TypeVar("Take", bound=Callable[..., Any])
 
 
 class Sender:
@@ -76,16 +64,20 @@ class Sender:
         self._outgoing = Outgoing(self._hub)
         self._answers = Answers(self._hub)
         self._silence = Silence(self._hub, self._answers)
+        self._tidings = Tidings(self._hub, self._intake)
         self._aftermath = Aftermath(self._hub)
         self._pressure = Pressure(self._hub.accumulator, now)
         self._closed = False
         self._advanced_s = now
+        self.transactions: Transactions | None = None
+        if settings.transactional_id is not None:
+            self.transactions = self._hub.transactions = Transactions(
+                self._hub, settings.transactional_id, settings.transaction_timeout_ms
+            )
         # the application's side, where every call layer would be paid for each record
-        self.append = self._intake.append
-        self.append_run = self._intake.append_run
+        self.append = self._guarded(self._intake.append)
+        self.append_run = self._guarded(self._intake.append_run)
         self.partitions_for = self._intake.partitions_for
-        self.keep_waiting = self._intake.keep_waiting
-        self.forget = self._intake.forget
 
     def __repr__(self) -> str:
         return f"<Sender {self._hub!r}>"
@@ -99,7 +91,35 @@ class Sender:
 
     def cancel_wait(self, ticket: int, now: float) -> None:
         """The caller gave up waiting."""
+        if self.transactions is not None and ticket < 0:
+            self.transactions.gave_up(ticket, now)
+            return
         self._intake.cancel_wait(ticket, now)
+
+    def _guarded(self, take: Take) -> Take:
+        """Records are taken within a transaction only, where there are transactions."""
+        transactions = self.transactions
+        if transactions is None:
+            return take
+
+        def guarded(*arguments: Any) -> Any:
+            transactions.check_send()
+            return take(*arguments)
+
+        return cast("Take", guarded)
+
+    def keep_waiting(self, tickets: Collection[int]) -> None:
+        """Nobody waits with any other ticket: its thread was cut off before it knew of it."""
+        self._intake.keep_waiting(tickets)
+        if self.transactions is not None:
+            self.transactions.keep_waiting(tickets)
+
+    def forget(self, ticket: int) -> None:
+        """Nobody waits with this ticket any more."""
+        if ticket >= 0:
+            self._intake.forget(ticket)
+        elif self.transactions is not None:
+            self.transactions.forget(ticket)
 
     def flush(self, now: float) -> list[Batch]:  # noqa: ARG002
         """Let nothing linger any more; returns the batches that are not settled yet."""
@@ -126,7 +146,7 @@ class Sender:
         for place in list(self._hub.busy.values()):
             self._hub.settle(place, place.fail_all(why), now)
         for link in self._hub.brokers:
-            self._close(link, now)
+            self._hub.close_link(link, now)
         self._hub.tell(self._hub.stalls.close(now))
         self._hub.tell(self._hub.recorder.close(now))
         self._hub.tell(self._pressure.rest(now))
@@ -178,7 +198,7 @@ class Sender:
         self._answers.ended(link, loss, detail, judgement, now, unsent)
         if connection.role is Role.PROBE:
             self._silence.probe_failed(link, now)
-        if not was_ready and connection.role in PRODUCE_ROLES:
+        if not was_ready and connection.role in WATCHED_ROLES:
             self._answers.unreachable(link, judgement, now)
         self._advance(now)
 
@@ -195,9 +215,16 @@ class Sender:
             case Question.PRODUCE:
                 self._answers.produced(link, pending, response, now)
             case Question.METADATA:
-                self._informed(link, pending, response, now)
+                self._tidings.informed(link, pending, response, now)
             case Question.PRODUCER_ID:
-                self._numbered(response, now)
+                self._tidings.numbered(response, now)
+            case Question.COORDINATOR:
+                assert pending.about is not None
+                assert self.transactions is not None
+                self.transactions.errands.found(pending.about, response, now)
+            case Question.TRANSACTION:
+                assert self.transactions is not None
+                self.transactions.errands.answered(link, pending, response, now)
         throttle_ms = getattr(response, "throttle_time_ms", 0) or 0
         if throttle_ms > 0:  # this answer came first, and at once (C21)
             link.throttled(throttle_ms / 1000, now)
@@ -213,7 +240,7 @@ class Sender:
                 if link.pending:
                     self._answers.give_up(link, judge_timeout(), "no answer in time", now)
                 else:
-                    self._close(link, now)
+                    self._hub.close_link(link, now)
         self._answers.tick(now)
         self._hub.tell(self._hub.recorder.tick(now))
         self._hub.tell(self._hub.stalls.tick(now))
@@ -245,6 +272,7 @@ class Sender:
             self._aftermath.next_deadline(),
             self._pressure.next_deadline(),
             self._hub.lanes.next_deadline(),
+            self.transactions.errands.next_deadline(looked_s) if self.transactions else None,
             self._hub.shares.due_at() if self._hub.accumulator.anybody_waits else None,
         ]
         idle_s = self._hub.settings.connections_max_idle_s
@@ -282,11 +310,6 @@ class Sender:
         """The last thousand gaps, open ones included."""
         return self._hub.recorder.gaps(now)
 
-    def _close(self, link: Link, now: float) -> None:
-        if link.connection is not None:
-            self._hub.out.commands.append(Disconnect(link.connection, abort=bool(link.pending)))
-            self._hub.brokers.drop(link, now)
-
     def _advance(self, now: float) -> None:
         """After every event: send what can be sent, ask what must be asked."""
         self._intake.attention = False
@@ -295,7 +318,11 @@ class Sender:
             return
         hub = self._hub
         self._silence.tick(now)
+        if self.transactions is not None:
+            self.transactions.step(now)
         self._outgoing.pump(now)
+        if self.transactions is not None and self.transactions.attention:
+            self.transactions.step(now)
         self._aftermath.tick(now)
         if now >= hub.shares.due_at():
             self._judge_shares(now)
@@ -315,112 +342,6 @@ class Sender:
         hub.shares.judge(hub.busy, gaps, hub.accumulator.reserved(), now)
         self._intake.choose_again()
         hub.grant(hub.accumulator.grant())
-
-    # --- what the cluster tells -----------------------------------------------------------------
-
-    def _informed(self, link: Link, pending: Pending, response: Any, now: float) -> None:
-        hub = self._hub
-        alive = hub.metadata.alive
-        before = dict(hub.metadata.nodes)
-        changes = hub.metadata.merge(response, link.node_id, now)
-        cluster_id = hub.metadata.cluster_id
-        hub.out.facts.append(
-            MetadataRefreshed(now, link.node_id, now - pending.sent_s, True, cluster_id=cluster_id)
-        )
-        hub.out.commands += hub.inquiries.metadata_ended(link, True, now)
-        hub.tell(hub.recorder.refreshed(now))
-        self._tell_gaps_who_leads(response, pending.sent_s, now)
-        for node_id in sorted(hub.metadata.alive - alive):
-            hub.brokers.revive(node_id, now)
-        self._follow_addresses(before, now)
-        hub.brokers.forget_all_but(hub.metadata.nodes)
-        for change in changes:
-            self._changed(change, now)
-        hub.agenda.look_at_all(hub.busy)
-        found = {change.topic for change in changes if isinstance(change, TopicFound)}
-        self._intake.informed(found, pending.sent_s)
-        in_use = {topic for topic, _ in hub.busy} | self._intake.wanted_topics()
-        for topic, error_code in hub.metadata.expire(in_use, now):
-            if error_code == UNKNOWN_TOPIC:
-                self._abandon_gaps(topic, now)
-                hub.out.facts.append(TopicGone(now, topic))
-
-    def _follow_addresses(self, before: Mapping[int, Node], now: float) -> None:
-        """Nodes that have another address: connections to the old one are given up, unless they
-        work and have something unanswered. Who lives there now may be another node.
-        """
-        nodes = self._hub.metadata.nodes
-        for link in self._hub.brokers:
-            old, new = before.get(link.node_id), nodes.get(link.node_id)
-            if old is None or new is None or (old.host, old.port) == (new.host, new.port):
-                continue
-            if not link.down and not link.pending:
-                self._close(link, now)
-            if link.down:
-                link.failures = 0
-                link.retry_s = now
-
-    def _changed(self, change: Change, now: float) -> None:
-        hub = self._hub
-        match change:
-            case LeaderChange():
-                hub.leader_changed(change, now, by_hint=False)
-            case TopicRecreated():
-                why = FailureReason(
-                    "recreated", None, "its topic was deleted and created again: the old is gone"
-                )
-                for tp, place in list(hub.partitions.items()):
-                    if tp[0] == change.topic:  # idle ones too: the new topic knows no numbers
-                        hub.settle(place, place.leave_topic(why), now)
-                self._abandon_gaps(change.topic, now)
-            case PartitionGone():
-                tp = (change.topic, change.partition)
-                why = FailureReason("topic_gone", 3, "its topic has no such partition any more")
-                gone = hub.busy.get(tp)
-                if gone is not None:
-                    hub.settle(gone, gone.fail_all(why), now)
-                hub.tell(hub.recorder.abandon(tp, GapEnd.TOPIC_GONE, now))
-                hub.out.facts.append(TopicGone(now, *tp))
-
-    def _abandon_gaps(self, topic: str, now: float) -> None:
-        """Of a topic that is gone: those that nobody waits for any more."""
-        for tp in self._hub.recorder.idle():
-            if tp[0] == topic:
-                self._hub.tell(self._hub.recorder.abandon(tp, GapEnd.TOPIC_GONE, now))
-
-    def _tell_gaps_who_leads(self, response: Any, asked_s: float, now: float) -> None:
-        """For the cluster's share of open gaps: what this very answer says, new or old."""
-        recorder = self._hub.recorder
-        if not recorder.open_partitions():
-            return
-        for topic in response.topics or ():
-            for p in topic.partitions or ():
-                tp = (topic.name, p.partition_index)
-                if recorder.open(tp):
-                    epoch = p.leader_epoch if response.API_VERSION >= 9 else -1
-                    self._hub.tell(
-                        recorder.leader_seen(
-                            tp, leader=p.leader_id, leader_epoch=epoch, asked_s=asked_s, now=now
-                        )
-                    )
-
-    def _numbered(self, response: Any, now: float) -> None:
-        inquiries = self._hub.inquiries
-        code = response.error_code
-        producer_id, epoch = response.producer_id, response.producer_epoch
-        if code == 0 and producer_id >= 0 and 0 <= epoch <= EPOCH_MAX:
-            inquiries.producer_id_came(producer_id, epoch)
-        elif code in NO_PRODUCER_ID_FOR_US:
-            why = FailureReason(
-                "no_producer_id",
-                code,
-                f"the cluster gives no producer id ({code_name(code)}): idempotence needs the "
-                "IdempotentWrite right; grant it, or set enable_idempotence=False",
-            )
-            for place in inquiries.give_up_producer_id():
-                self._hub.settle(place, place.fail_queue(why), now)
-        else:
-            inquiries.producer_id_failed(loading=code in COORDINATOR_LOADING, now=now)
 
 
 def _lost_at_close(unsettled: Collection[Batch]) -> str:

@@ -37,8 +37,10 @@ class Settings:
     connections_max_idle_s: float
     connection_setup_timeout_s: float
     allow_auto_create_topics: bool
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
     # tenacity objects; None is the default schedule (engine/retry.py)
-    retry_wait: Any | None
-    retry_stop: Any | None
-    reconnect_wait: Any | None
-    metadata_wait: Any | None
+    retry_wait: Any | None = None
+    retry_stop: Any | None = None
+    reconnect_wait: Any | None = None
+    metadata_wait: Any | None = None

@@ -28,6 +28,7 @@ from outlast.engine.messages import PRODUCE_ROLES, Cause, Disconnect, Inspect, R
 from outlast.engine.partition import Partition
 from outlast.engine.verdict import judge_silence
 
+WATCHED_ROLES = (*PRODUCE_ROLES, Role.COORDINATOR)
 PROBE_PATIENCE_S = 0.25  # then an unanswered probe and a newer leader together are enough
 USUAL_TIMES = 4  # the time-out is at least so many times the usual answer time
 TIMEOUT_MAX_S = 5.0
@@ -68,9 +69,9 @@ class Silence:
     # --- time -----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Look at every produce connection that owes an answer."""
+        """Look at every connection to a leader or coordinator that owes an answer."""
         for link in self._hub.brokers:
-            if link.role not in PRODUCE_ROLES:
+            if link.role not in WATCHED_ROLES:
                 continue
             since_s = self._silent_since_s(link)
             if since_s is None or now < since_s + self.timeout_s(link):
@@ -86,8 +87,8 @@ class Silence:
         """When to `tick`, if nothing comes before; the last tick was at `looked_s`."""
         times = []
         for link in self._hub.brokers.up():
-            produces = link.role in PRODUCE_ROLES
-            since_s = self._silent_since_s(link) if produces else None
+            watched = link.role in WATCHED_ROLES
+            since_s = self._silent_since_s(link) if watched else None
             if since_s is None:
                 continue
             times.append(since_s + self.timeout_s(link))
@@ -173,6 +174,8 @@ class Silence:
             return
         suspect.silent = True
         self._hub.brokers.down.setdefault(link.node_id, since_s)
+        if self._hub.transactions is not None and link.role is Role.COORDINATOR:
+            self._hub.transactions.errands.silent(link, judge_silence(), now)
         for place in self._waiting_for(link, now):
             self._hub.gap_unreachable(
                 place, Cause.SILENT, judge_silence().name, now, since_s=oldest_sent_s(place)
@@ -213,6 +216,8 @@ class Silence:
 
     def _moved(self, link: Link) -> bool:
         """Whether metadata names a newer leader for anything that is unanswered on this link."""
+        if self._hub.transactions is not None and link.role is Role.COORDINATOR:
+            return self._hub.transactions.errands.moved(link)
         for pending in link.pending:
             for place, batch in pending.batches:
                 leader = self._hub.metadata.leader(*place.tp)

@@ -27,10 +27,11 @@ def sequence_after(base_sequence: int, count: int) -> int:
 class Window:
     """Sent batches of one partition under one producer id and epoch."""
 
-    __slots__ = ("_batches", "next_sequence", "producer_epoch", "producer_id")
+    __slots__ = ("_batches", "_transactional", "next_sequence", "producer_epoch", "producer_id")
 
-    def __init__(self) -> None:
+    def __init__(self, *, transactional: bool = False) -> None:
         self._batches: deque[Batch] = deque()
+        self._transactional = transactional
         self.producer_id = -1  # −1: none yet, or no idempotence: then no numbers are given
         self.producer_epoch = -1
         self.next_sequence = 0
@@ -56,8 +57,25 @@ class Window:
         """A batch is sent for the first time: the next number is its."""
         self._batches.append(batch)
         if self.producer_id >= 0:
-            batch.number(self.producer_id, self.producer_epoch, self.next_sequence)
+            self._number(batch, self.next_sequence)
             self.next_sequence = sequence_after(self.next_sequence, batch.count)
+
+    def _number(self, batch: Batch, sequence: int) -> None:
+        batch.number(
+            self.producer_id, self.producer_epoch, sequence, transactional=self._transactional
+        )
+
+    def renew(self, producer_id: int, producer_epoch: int) -> None:
+        """Number from 0 under these; what is left of an aborted transaction is forgotten."""
+        assert all(batch.result is not None for batch in self._batches)
+        self._batches.clear()
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.next_sequence = 0
+
+    def clear(self) -> None:
+        """Forget all batches: each has its outcome, and no number will be used again."""
+        assert all(batch.result is not None for batch in self._batches)
+        self._batches.clear()
 
     def replace(self, batch: Batch, pieces: tuple[Batch, ...]) -> None:
         """Pieces take the batch's place and its numbers, so that no other number changes."""
@@ -67,7 +85,7 @@ class Window:
             kept.extend(pieces if other is batch else (other,))
         if self.producer_id >= 0:
             for piece in pieces:
-                piece.number(self.producer_id, self.producer_epoch, sequence)
+                self._number(piece, sequence)
                 sequence = sequence_after(sequence, piece.count)
         self._batches = kept
 
@@ -76,7 +94,7 @@ class Window:
         sequence = self._batches[hole].base_sequence
         kept = [b for i, b in enumerate(self._batches) if i < hole or b.result is None]
         for batch in kept[hole:]:
-            batch.number(self.producer_id, self.producer_epoch, sequence)
+            self._number(batch, sequence)
             sequence = sequence_after(sequence, batch.count)
         self.next_sequence = sequence
         self._batches = deque(kept)

@@ -22,6 +22,7 @@ from outlast.engine.intake import Taken
 from outlast.engine.messages import Gap
 from outlast.engine.run import Run
 from outlast.engine.sender import Sender, Waiting
+from outlast.engine.transactions import Transactions
 from outlast.errors import BlockedError, ClosedError
 from outlast.io.door import Door, Record
 from outlast.io.flag import Flag
@@ -129,6 +130,23 @@ class Entrance:
             max_block_s = 0.0
         again = self._partitions_of(topic)
         return self._waited("partitions_for()", topic, again, _as_it_is, max_block_s)
+
+    def transact(
+        self,
+        what: str,
+        call: Callable[[Transactions, float, int], Waiting | None],
+        max_block_s: float,
+    ) -> None:
+        """Have something done to the transaction, and wait for it. Raises as `what` does."""
+
+        def again(now: float, ticket: int) -> Waiting | None:
+            transactions = self._sender.transactions
+            assert transactions is not None
+            got = call(transactions, now, ticket)
+            self._nudge()
+            return got
+
+        self._waited(what, what, again, lambda _: True, max_block_s)
 
     async def partitions_in_loop(self, topic: str, max_block_s: float) -> frozenset[int]:
         """The same in a coroutine."""
@@ -273,6 +291,9 @@ class Entrance:
         with self._lock:
             self._waiters.pop(ticket, None)
             now = self._clock()
+            if ticket < 0:  # a transaction's
+                self._sender.cancel_wait(ticket, now)
+                return 0
             known = self._sender.partitions_for(topic, now, ticket)
             self._sender.cancel_wait(ticket, now)
             self._nudge()

@@ -61,8 +61,13 @@ class Reasons:
         return "The producer is closed: it takes no more records"
 
     def blocked(self, topic: str, missing: str, error_code: int, max_block_s: float) -> str:
-        """What was missing ('memory', 'share' or 'metadata'), and what to do about it."""
+        """What was missing ('memory', 'share', 'metadata', 'transaction'), and what to do then."""
         limit = f"within max_block_ms={max_block_s * 1000:g}"
+        if missing == "transaction":
+            return (
+                f"The coordinator of {topic!r} has not answered {limit}; what was asked of it goes "
+                "on: make the same call again, or look at producer.gaps()"
+            )
         if missing == "memory":
             return (
                 f"No room for the record {limit}: buffer_memory={self._buffer_bytes} bytes are "

@@ -30,6 +30,7 @@ from outlast.engine.messages import (
     StallEnd,
     StallEnded,
     StallOpened,
+    place_name,
 )
 
 FOLD_S = 0.25
@@ -127,7 +128,7 @@ class GapLines:
                 {
                     "trace_id": spans[0][0] if spans else None,
                     "span_id": spans[0][1] if spans else None,
-                    "partitions": sorted({f"{e.topic}-{e.partition}" for e in episodes}),
+                    "partitions": sorted({place_name(e.topic, e.partition) for e in episodes}),
                 },
             )
             return
@@ -156,8 +157,8 @@ class GapLines:
 
 def _opening(gap: Gap) -> str:
     return (
-        f"{gap.topic}-{gap.partition} takes no records since {_clock(gap)}: {gap.trigger} "
-        f"from node {gap.old_leader} (epoch {gap.old_leader_epoch}); records wait"
+        f"{place_name(gap.topic, gap.partition)} takes no records since {_clock(gap)}: "
+        f"{gap.trigger} from node {gap.old_leader} (epoch {gap.old_leader_epoch}); records wait"
     )
 
 
@@ -184,7 +185,7 @@ def _ending(gap: Gap) -> str:
         case _:
             what = f"is watched no longer ({gap.ended_by.value if gap.ended_by else 'unknown'})"
     return (
-        f"{gap.topic}-{gap.partition} {what}, after {gap.duration_s:.3f} s: "
+        f"{place_name(gap.topic, gap.partition)} {what}, after {gap.duration_s:.3f} s: "
         f"detecting {gap.detecting_s:.3f}, "
         f"unavailable {gap.unavailable_s:.3f}, reconnecting {gap.reconnecting_s:.3f}, "
         f"resuming {gap.resuming_s:.3f}; node {gap.old_leader} → {gap.new_leader}, "
@@ -211,7 +212,7 @@ def _endings(gaps: Sequence[Gap]) -> str:
 
 def _cost(gap: Gap) -> str:
     return (
-        f"{gap.topic}-{gap.partition}: records that met the gap were not all delivered: "
+        f"{place_name(gap.topic, gap.partition)}: records that met the gap were not all delivered: "
         f"{_fates([gap])}"
     )
 
@@ -273,7 +274,7 @@ def _crowd(episodes: Sequence[Episode]) -> str:
     """Such as: 412 partitions of 3 topics (a-0, a-1, a-2 and 409 more)."""
     names = sorted({(episode.topic, episode.partition) for episode in episodes})
     topics = len({topic for topic, _ in names})
-    shown = ", ".join(f"{topic}-{partition}" for topic, partition in names[:NAMES_SHOWN])
+    shown = ", ".join(place_name(topic, partition) for topic, partition in names[:NAMES_SHOWN])
     of = f"{topics} topics" if topics > 1 else names[0][0]
     return f"{len(names)} partitions of {of} ({shown} and {len(names) - NAMES_SHOWN} more)"
 

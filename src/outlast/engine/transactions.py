@@ -1,0 +1,448 @@
+"""Transactions: what the application wants, what coordinators are asked for it, and what follows.
+
+Theory
+------
+A transaction is the partitions that the coordinator of its id was told of, and an end. Records of
+a partition may be sent once the coordinator knows it; a commit may be asked for once every record
+is acknowledged. Coordinators are asked one thing at a time, and each may be asked again: they keep
+what they have decided, and find their own decision in a repeat. So there is one *errand*
+(`errands`), run until it is answered, whoever coordinates meanwhile.
+
+The producer id and epoch are one for all partitions: rule 6 of the sequencing rules, a next epoch
+for one partition, is not to be had. Where numbering is lost, or something that was sent is not
+certain, the transaction *fails*: nothing more is sent, and after `abort_transaction()` the producer
+takes its next epoch (InitProducerId with its own id: KIP-360). That aborts what was begun and keeps
+late copies out, and all partitions number from 0.
+
+A coordinator that refuses the epoch has either seen a newer producer of the same id or given the
+transaction up, its time being over. To ask for the next epoch tells which: a newer producer is
+final, all else is not.
+
+Rules
+-----
+* Calls change the state by the table (`transaction_state`), here and nowhere else. A call that
+  waits asks again with its ticket. Its result stays until somebody has taken it, so that a call
+  that ran into its time-out may be made again.
+* An errand that cannot be run opens a gap of the unit `txn:<transactional id>`, as a partition's
+  records would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka import errors as kafka_errors
+
+from outlast.engine import txn_wire
+from outlast.engine.batch import Batch
+from outlast.engine.errands import Errand, Errands
+from outlast.engine.hub import Hub
+from outlast.engine.intake import Waiting
+from outlast.engine.messages import Granted
+from outlast.engine.partition import Partition
+from outlast.engine.queue import FailureReason
+from outlast.engine.transaction_state import TABLE, Event, State, after
+from outlast.engine.transactional_partition import TransactionalPartition
+from outlast.engine.txn_verdict import TxnJudgement, TxnVerdict
+from outlast.engine.txn_wire import GROUP, TRANSACTION, Group, Key, Offset, Producer, Told
+
+TopicPartition = tuple[str, int]
+NO_PRODUCER = Producer()
+INIT = "InitProducerId"
+FENCED = (47, 90)
+UNIT_PARTITION = -1  # of a gap's unit
+
+
+@dataclass(slots=True)
+class _Offsets:
+    """Offsets that are to be part of the transaction, and whether they are."""
+
+    group: Group
+    offsets: Mapping[TopicPartition, Offset]
+    added: bool = False  # the coordinator knows of the group
+    done: bool = False
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """What belongs to the present one alone."""
+
+    wanted: dict[TopicPartition, Partition] = field(default_factory=dict)  # to be added
+    added: set[TopicPartition] = field(default_factory=set)
+    offsets: list[_Offsets] = field(default_factory=list)
+    begun: bool = False  # the coordinator may know of it
+    broken: bool = False  # the next epoch is needed
+
+
+class Transactions:
+    """The transactions of one producer."""
+
+    def __init__(self, hub: Hub, transactional_id: str, timeout_ms: int) -> None:
+        self._hub = hub
+        self._id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._key: Key = (TRANSACTION, transactional_id)
+        self.unit: TopicPartition = (f"txn:{transactional_id}", UNIT_PARTITION)
+        self.state = State.UNINITIALIZED
+        self._producer = NO_PRODUCER
+        self._present = _Transaction()
+        self._error: Exception | None = None  # why it cannot be committed, or why a call failed
+        self._ended = False  # the call under way has its result, and nobody has taken it
+        self._waiters: dict[int, Event] = {}  # tickets, and what they wait for
+        self._next_ticket = 0
+        self.errands = Errands(hub, self.unit, self._refused)
+        self._failed_text = ""  # of a record, until the transaction has failed by it
+        self.attention = False  # another step should be made soon
+
+    def __repr__(self) -> str:
+        return f"<Transactions {self._id!r} {self.state.value} {self._producer} {self.errands!r}>"
+
+    # --- the application's calls ----------------------------------------------------------------
+
+    def check_send(self) -> None:
+        """Records are taken within a transaction only.
+
+        Raises:
+            IllegalStateError: there is none.
+            KafkaError: it has failed, or the producer is fenced.
+        """
+        if self.state is State.IN_TRANSACTION:
+            return
+        if self.state is State.ABORTABLE:
+            raise kafka_errors.KafkaError(
+                f"The transaction of {self._id!r} has failed, and takes no more: call "
+                f"abort_transaction(). ({self._error})"
+            ) from self._error
+        self._raise_failure()
+        after(self.state, Event.SEND)
+
+    def init(self, now: float, ticket: int = 0) -> Waiting | None:
+        """Take the transactional id over: whoever had it is fenced, and its transaction aborted."""
+        return self._call(Event.INIT, State.INITIALIZING, now, ticket)
+
+    def begin(self, now: float) -> None:  # noqa: ARG002 - every input ends in now
+        """What is sent from now on belongs to one transaction."""
+        self._raise_failure()
+        self.state = after(self.state, Event.BEGIN)
+        self._present = _Transaction()
+
+    def commit(self, now: float, ticket: int = 0) -> Waiting | None:
+        """All of it becomes visible, or the call raises."""
+        return self._call(Event.COMMIT, State.COMMITTING, now, ticket)
+
+    def abort(self, now: float, ticket: int = 0) -> Waiting | None:
+        """Nothing of it becomes visible."""
+        return self._call(Event.ABORT, State.ABORTING, now, ticket)
+
+    def end_open(self, now: float, ticket: int = 0) -> Waiting | None:
+        """The producer is being closed: whatever is open comes to an end."""
+        if self.state is State.COMMITTING:
+            return self.commit(now, ticket)
+        if self.state in (State.IN_TRANSACTION, State.ABORTABLE, State.ABORTING):
+            return self.abort(now, ticket)
+        return None
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, Offset], group: Group, now: float
+    ) -> Callable[[float, int], Waiting | None]:
+        """Begin to make offsets part of the transaction; returns what tells whether they are."""
+        self._raise_failure()
+        self.state = after(self.state, Event.OFFSETS)
+        entry = _Offsets(group, offsets)
+        present = self._present
+        present.offsets.append(entry)
+
+        def again(_now: float, ticket: int) -> Waiting | None:
+            if entry.done:
+                self._waiters.pop(ticket, None)
+                return None
+            self._raise_failure(ticket)
+            if present is not self._present or self.state is not State.IN_TRANSACTION:
+                self._waiters.pop(ticket, None)
+                after(self.state, Event.OFFSETS)
+            return self._wait(Event.OFFSETS, ticket)
+
+        self.step(now)
+        return again
+
+    def _call(self, event: Event, doing: State, now: float, ticket: int) -> Waiting | None:
+        """A call that ends with a state: begin it, or take its result, or wait for it."""
+        if self.state is doing and self._ended:
+            self._take_result(event, ticket)
+            return None
+        if event is not Event.ABORT or self.state is State.FATAL:
+            self._raise_failure(ticket)
+        following = after(self.state, event)
+        if following is not doing:
+            self._waiters.pop(ticket, None)
+            return None  # there is nothing to do
+        if self.state is not doing:
+            self._ended = False
+            self.state = following
+            if event is Event.COMMIT:
+                self._flush()
+            elif event is Event.ABORT:
+                self._drop_records(now)
+            self.step(now)
+            if self._ended:
+                self._take_result(event, ticket)
+                return None
+            if event is not Event.ABORT:
+                self._raise_failure(ticket)
+        return self._wait(event, ticket)
+
+    def _take_result(self, event: Event, ticket: int) -> None:
+        self._waiters.pop(ticket, None)
+        error, self._error = self._error, None
+        self._ended = False
+        if error is None:
+            self.state = after(self.state, Event.STARTED if event is Event.INIT else Event.ENDED)
+            return
+        self.state = after(self.state, Event.LOST)
+        raise error
+
+    def _wait(self, event: Event, ticket: int) -> Waiting:
+        if not ticket:
+            self._next_ticket -= 1  # below all tickets of records
+            ticket = self._next_ticket
+        self._waiters[ticket] = event
+        return Waiting(ticket, "transaction")
+
+    def forget(self, ticket: int) -> None:
+        """Nobody waits with this ticket any more."""
+        self._waiters.pop(ticket, None)
+
+    def keep_waiting(self, tickets: Collection[int]) -> None:
+        """Nobody waits with any other."""
+        for ticket in set(self._waiters).difference(tickets):
+            self.forget(ticket)
+
+    def gave_up(self, ticket: int, now: float) -> None:
+        """A call ran into its time-out: that is told by its gap, if there is one."""
+        if self._waiters.pop(ticket, None) is not None:
+            self._hub.tell(self._hub.recorder.send_refused(self.unit, now))
+
+    def _raise_failure(self, ticket: int = 0) -> None:
+        if self._error is not None and self.state in (State.ABORTABLE, State.FATAL):
+            self._waiters.pop(ticket, None)
+            raise self._error
+
+    # --- records --------------------------------------------------------------------------------
+
+    def admits(self, place: Partition) -> bool:
+        """Whether the partition's records may be sent now; if not yet, it is being seen to."""
+        if self.state not in (State.IN_TRANSACTION, State.COMMITTING):
+            return False
+        if place.tp in self._present.added:
+            assert isinstance(place, TransactionalPartition)
+            place.renew(self._producer.producer_id, self._producer.epoch)
+            return True
+        if place.tp not in self._present.wanted:
+            self._present.wanted[place.tp] = place
+            self.attention = True
+        return False
+
+    def record_failed(self, batch: Batch) -> None:
+        """Records failed for good: the transaction cannot be committed any more. (It fails in the
+        next step, when nobody is in the middle of settling.)
+        """
+        result = batch.result
+        assert result is not None
+        failure = result.failure or next(iter(result.record_failures.values()))
+        if self.state in (State.IN_TRANSACTION, State.COMMITTING) and not self._failed_text:
+            self._failed_text = f"{batch.topic}-{batch.partition}: {failure.message}"
+
+    def lost_numbering(self) -> None:
+        """A partition's numbering is broken: the next epoch is needed."""
+        self._present.broken = True
+
+    def _flush(self) -> None:
+        for place in self._hub.busy.values():
+            place.queue.end_linger()
+        self._hub.agenda.look_at_all(self._hub.busy)
+
+    def _drop_records(self, now: float) -> None:
+        """Nothing of an aborted transaction is sent any more."""
+        self._error = None
+        why = FailureReason("aborted", None, "its transaction was aborted")
+        for place in list(self._hub.busy.values()):
+            self._hub.settle(place, place.fail_all(why), now)
+        self.errands.drop_unsent()
+
+    def _fail(self, error: Exception, now: float) -> None:
+        """The transaction fails: nothing of it is sent any more."""
+        if (self.state, Event.FAILED) not in TABLE:
+            return
+        self.state = after(self.state, Event.FAILED)
+        if self.state is not State.ABORTABLE:
+            return
+        if self._error is None:
+            self._error = error
+        why = FailureReason("aborted", None, f"its transaction has failed: {error}")
+        for place in list(self._hub.busy.values()):
+            self._hub.settle(place, place.fail_all(why), now)
+        self._wake()
+
+    def _abortable(self, text: str) -> Exception:
+        error: Exception = kafka_errors.KafkaError(
+            f"The transaction of {self._id!r} {text}. Call abort_transaction(), then begin again"
+        )
+        return error
+
+    def _fence(self, now: float) -> None:
+        self.state = after(self.state, Event.FENCED)
+        self._error = kafka_errors.ProducerFencedError(
+            f"a newer producer has taken over transactional_id={self._id!r}: this one is done "
+            "with; close it"
+        )
+        self.errands.start(None, now)
+        why = FailureReason("fenced", 90, str(self._error))
+        for place in list(self._hub.busy.values()):
+            self._hub.settle(place, place.fail_all(why), now)
+        self._wake()
+
+    def _end(self, error: Exception | None = None) -> None:
+        """The call under way has its result."""
+        self._ended, self._error = True, error
+        self._wake()
+
+    def _wake(self) -> None:
+        """Those who wait look again."""
+        self._hub.out.completions += [Granted(ticket) for ticket in self._waiters]
+
+    # --- errands --------------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        """Run the errand that is due, if there is one."""
+        self.attention = False
+        if self._failed_text:
+            text, self._failed_text = f"cannot be committed: {self._failed_text}", ""
+            self._fail(self._abortable(text), now)
+        if self.errands.present is None:
+            self.errands.start(self._next_errand(), now)
+        self.errands.step(now)
+
+    def _next_errand(self) -> Errand | None:
+        present = self._present
+        if self._ended:
+            return None
+        match self.state:
+            case State.INITIALIZING:
+                return self._init_errand()
+            case State.IN_TRANSACTION | State.COMMITTING:
+                if present.wanted:
+                    return self._partitions_errand()
+                for entry in present.offsets:
+                    if not entry.done:
+                        return self._offsets_errand(entry)
+                if self.state is State.IN_TRANSACTION or self._hub.busy:
+                    return None
+                return self._end_errand(commit=True)
+            case State.ABORTING if not self._hub.busy:
+                if present.broken:
+                    return self._init_errand()
+                return self._end_errand(commit=False)
+        return None
+
+    def _init_errand(self) -> Errand:
+        timeout_ms = self._timeout_ms
+        return Errand(
+            INIT,
+            self._key,
+            lambda: txn_wire.init_producer_id(self._id, timeout_ms, self._producer),
+            txn_wire.told,
+            self._initialized,
+        )
+
+    def _initialized(self, response: Any, now: float) -> None:
+        self._producer = Producer(response.producer_id, response.producer_epoch)
+        if self.state is State.INITIALIZING or self.state is State.ABORTING:
+            self._end()
+        else:  # it was to prove whether the producer is fenced: its transaction is over
+            text = "is over: the coordinator aborted it, most likely after transaction_timeout_ms="
+            self._fail(self._abortable(f"{text}{self._timeout_ms}"), now)
+            self._present.begun = self._present.broken = False
+
+    def _partitions_errand(self) -> Errand:
+        wanted = dict(self._present.wanted)
+        self._present.begun = True
+
+        def done(_response: Any, _now: float) -> None:
+            for tp, place in wanted.items():
+                self._present.wanted.pop(tp, None)
+                self._present.added.add(tp)
+                self._hub.agenda.changed(place)
+
+        return Errand(
+            "AddPartitionsToTxn",
+            self._key,
+            lambda: txn_wire.add_partitions(self._id, self._producer, wanted),
+            lambda response: txn_wire.told_of_partitions(response, wanted),
+            done,
+        )
+
+    def _offsets_errand(self, entry: _Offsets) -> Errand:
+        self._present.begun = True
+
+        def added(_response: Any, _now: float) -> None:
+            entry.added = True
+
+        def done(_response: Any, _now: float) -> None:
+            entry.done = True
+            self._wake()
+
+        if not entry.added:
+            return Errand(
+                "AddOffsetsToTxn",
+                self._key,
+                lambda: txn_wire.add_offsets(self._id, self._producer, entry.group),
+                txn_wire.told,
+                added,
+            )
+        return Errand(
+            "TxnOffsetCommit",
+            (GROUP, entry.group.group_id),
+            lambda: txn_wire.commit_offsets(self._id, self._producer, entry.group, entry.offsets),
+            lambda response: txn_wire.told_of_partitions(response, entry.offsets),
+            done,
+        )
+
+    def _end_errand(self, *, commit: bool) -> Errand | None:
+        if not self._present.begun:
+            self._end()  # the coordinator has never heard of it
+            return None
+        return Errand(
+            "EndTxn",
+            self._key,
+            lambda: txn_wire.end(self._id, self._producer, commit=commit),
+            txn_wire.told,
+            lambda _response, _now: self._end(),
+        )
+
+    def _refused(self, errand: Errand, judgement: TxnJudgement, told: Told, now: float) -> None:
+        """A coordinator gave an answer that will be the same next time."""
+        if judgement.verdict is not TxnVerdict.PROVE:
+            self._refused_for_good(errand, judgement, told, now)
+        elif errand.what != INIT:  # is there a newer producer? (see above)
+            self._present.broken = True
+            self.errands.start(self._init_errand(), now)
+        elif judgement.error_code in FENCED:
+            self._fence(now)
+        else:  # it has forgotten us: begin as a new one
+            self._producer = NO_PRODUCER
+            self.errands.again(errand, judgement, now)
+
+    def _refused_for_good(
+        self, errand: Errand, judgement: TxnJudgement, told: Told, now: float
+    ) -> None:
+        self.errands.start(None, now)
+        about = f" for {told.about}" if told.about else ""
+        text = f"{errand.what} was refused{about}: {told.message or judgement.name}"
+        error = kafka_errors.for_code(judgement.error_code)(text)
+        if self.state in (State.INITIALIZING, State.ABORTING):
+            self._end(error)  # the coordinator's own time-out will abort what was begun
+        else:
+            self._present.wanted.clear()
+            self._fail(error, now)
