@@ -5,7 +5,8 @@ its sizes, in arrays. What is made for one record (its future, its metadata) is 
 
 Rules:
 * Outcomes are those of the single records, in the order of the values that were given.
-* A callback hears of all records at once, when the last of them is settled, on the I/O thread.
+* A callback hears of all records at once, when the last of them is settled: on the I/O thread,
+  behind the records' own; where they are settled already, at once on the caller's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple, overload
 
 from kafka.producer.future import RecordMetadata
@@ -42,7 +44,8 @@ class Sizes(NamedTuple):
     timestamp_ms: int
     keys: array[int] | None  # bytes of each; None: no record has a key
     values: array[int]  # -1: no value
-    headers: Sequence[int]  # one for each record, or one for all
+    headers: int  # of all records
+    each_headers: Sequence[int] | None = None  # where they differ
 
 
 class Deliveries(Sequence[DeliveryFuture]):
@@ -50,13 +53,20 @@ class Deliveries(Sequence[DeliveryFuture]):
 
     `deliveries[i]` is the future of record i. Callbacks get this object, once, when all records
     are settled.
+
+    Args:
+        numbers: of the records of all parts, one after the other. None: they are in order.
     """
 
-    __slots__ = ("_looked", "_parts", "_sizes", "_starts")
+    __slots__ = ("_looked", "_numbers", "_parts", "_places", "_sizes", "_starts")
 
-    def __init__(self, parts: Sequence[Part], sizes: Sizes) -> None:
+    def __init__(
+        self, parts: Sequence[Part], sizes: Sizes, numbers: array[int] | None = None
+    ) -> None:
         self._parts = parts
         self._sizes = sizes
+        self._numbers = numbers
+        self._places: array[int] | None = None  # of each record, its place among the parts'
         self._starts = array("q")
         start = 0
         for part in parts:
@@ -81,21 +91,39 @@ class Deliveries(Sequence[DeliveryFuture]):
         number = index + len(self) if index < 0 else index
         if not 0 <= number < len(self):
             raise IndexError(f"index {index} is out of range: {len(self)} records were sent")
-        at = bisect_right(self._starts, number) - 1
+        place = self._place_of(number)
+        at = bisect_right(self._starts, place) - 1
         part = self._parts[at]
-        return self._future(part, number, part.first + number - self._starts[at])
+        return self._future(part, number, part.first + place - self._starts[at])
 
     def __iter__(self) -> Iterator[DeliveryFuture]:
-        number = 0
+        return map(self.__getitem__, range(len(self))) if self._numbers else self._by_part()
+
+    def _by_part(self) -> Iterator[DeliveryFuture]:
+        place = 0
         for part in self._parts:
             for index in range(part.first, part.first + part.size):
-                yield self._future(part, number, index)
-                number += 1
+                yield self._future(part, self._number_of(place), index)
+                place += 1
+
+    def _number_of(self, place: int) -> int:
+        """Of the record that has this place among those of all parts."""
+        return place if self._numbers is None else self._numbers[place]
+
+    def _place_of(self, number: int) -> int:
+        if self._numbers is None:
+            return number
+        if self._places is None:
+            places = array("I", bytes(self._numbers.itemsize * len(self)))
+            for place, its_number in enumerate(self._numbers):
+                places[its_number] = place
+            self._places = places
+        return self._places[number]
 
     def _future(self, part: Part, number: int, index: int) -> DeliveryFuture:
         sizes = self._sizes
         key_size = -1 if sizes.keys is None else sizes.keys[number]
-        header_size = sizes.headers[number if len(sizes.headers) > 1 else 0]
+        header_size = sizes.headers if sizes.each_headers is None else sizes.each_headers[number]
         return DeliveryFuture(
             part.delivery, index, sizes.timestamp_ms, key_size, sizes.values[number], header_size
         )
@@ -128,10 +156,12 @@ class Deliveries(Sequence[DeliveryFuture]):
         """Which records failed, by their index, and why. Waits and raises as `results`."""
         self._wait(timeout)
         failed: list[tuple[int, DeliveryError]] = []
-        for number, indices, piece in self._settled():
+        for place, indices, piece in self._settled():
             if piece.failure is not None or piece.record_failures:
-                errors = enumerate(map(piece.error, indices), number)
-                failed += [(n, error) for n, error in errors if error is not None]
+                for at, error in enumerate(map(piece.error, indices), place):
+                    if error is not None:
+                        failed.append((self._number_of(at), error))
+        failed.sort(key=itemgetter(0))
         return failed
 
     def get(self, timeout: float | None = None) -> list[RecordMetadata]:
@@ -159,11 +189,11 @@ class Deliveries(Sequence[DeliveryFuture]):
     @property
     def gaps(self) -> tuple[int, ...]:
         """Numbers of the gaps that held any of the records up, as far as these are settled."""
-        return tuple(dict.fromkeys(n for _, _, piece in self._settled() for n in piece.gaps))
+        return tuple(sorted({n for _, _, piece in self._settled() for n in piece.gaps}))
 
     def _settled(self) -> Iterator[tuple[int, range, Piece]]:
-        """Records that share an outcome: the first one's number here, their indices in the
-        delivery, the outcome.
+        """Records that share an outcome: the first one's place here, their indices in the delivery,
+        the outcome.
         """
         for start, part in zip(self._starts, self._parts, strict=True):
             index, end = part.first, part.first + part.size
@@ -218,7 +248,7 @@ class Deliveries(Sequence[DeliveryFuture]):
                 delivery, index = unsettled
                 for wants_value in (True, False):
                     future = _bare_future(delivery, index)
-                    delivery.listen(Listener(index, future, look, wants_value))
+                    delivery.listen(Listener(index, future, look, wants_value, of_many=True))
             elif self.succeeded() in told_if:
                 try:
                     call(self)

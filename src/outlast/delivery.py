@@ -6,8 +6,8 @@ way; a record is settled when its piece is.
 Rules:
 * `settle` runs on the I/O thread, with no lock held while callbacks run. It keeps no reference to
   the batch, so that the records' bytes are freed while users still hold futures.
-* Callbacks run in the records' order. Whoever waits in `get()` is woken after them, as in
-  kafka-python; whoever comes while they run is answered at once.
+* Callbacks run in the records' order, those of many records at once behind them. Whoever waits in
+  `get()` is woken after them, as in kafka-python; whoever comes while they run is answered at once.
 * A callback must not wait for the thread it runs on: `get()` raises there instead of hanging.
 * What is settled is read without the lock. In a forked child its holder may be gone.
 * The lock may be taken twice by one thread: a signal handler may come in between.
@@ -147,6 +147,7 @@ class Listener(NamedTuple):
     future: Future
     callback: Callback
     wants_value: bool
+    of_many: bool = False  # it hears of other records, too: after those who hear of one
 
 
 class Delivery:
@@ -166,19 +167,35 @@ class Delivery:
         cls,
         topic_partition: TopicPartition,
         failure: Failure,
-        records: list[Record],
+        count: int,
         hearing: Hearing,
     ) -> Delivery:
-        """The delivery of records that failed before they could join a batch."""
+        """The delivery of records that failed before they could join a batch. Whoever is to have
+        them back gets them by `give_back`.
+        """
         from outlast.engine.batch import Result  # it is there: who refuses has an engine
 
         delivery = cls(hearing)
-        piece = Piece(0, len(records), topic_partition, Result(failure=failure))
-        piece.told = True
+        piece = Piece(0, count, topic_partition, Result(failure=failure))
+        piece.told = hearing.on_undelivered is None
         delivery._pieces = (piece,)
-        if hearing.on_undelivered is not None:
-            _give_back(records, piece, hearing.on_undelivered)
         return delivery
+
+    def give_back(self, records: list[Record]) -> None:
+        """On the I/O thread: tell `on_undelivered` of records that were refused. Logs what it
+        raises.
+        """
+        [piece] = self._pieces
+        before = getattr(_running, "hearing", None)
+        _running.hearing = self._hearing
+        try:
+            if self._hearing.on_undelivered is not None:
+                _give_back(records, piece, self._hearing.on_undelivered)
+        except BaseException:  # SystemExit too: it would end the I/O thread, not the process
+            log.exception("Error in on_undelivered")
+        finally:
+            _running.hearing = before
+            self._told(piece)
 
     def __repr__(self) -> str:
         pieces = ", ".join(f"{piece.first}–{piece.end - 1}" for piece in self._pieces)
@@ -212,11 +229,15 @@ class Delivery:
                 tell(due, piece)
         finally:
             _running.hearing = before
-            with self._lock:
-                piece.told = True
-                flags, self._flags = self._flags or (), None
-            for flag in flags:
-                flag.set()
+            self._told(piece)
+
+    def _told(self, piece: Piece) -> None:
+        """Its callbacks have run: wake who waits."""
+        with self._lock:
+            piece.told = True
+            flags, self._flags = self._flags or (), None
+        for flag in flags:
+            flag.set()
 
     def inherit(self, batch: Batch) -> None:
         """In a forked child: the outcome there, for those who ask. Callbacks are the parent's, and
@@ -295,7 +316,7 @@ class Delivery:
         due = [e for e in self._listeners.values() if piece.first <= e.number < piece.end]
         for entry in due:
             del self._listeners[id(entry)]
-        due.sort(key=lambda entry: entry.number)
+        due.sort(key=lambda entry: (entry.of_many, entry.number))
         return due
 
 
@@ -344,7 +365,7 @@ def tell(listeners: list[Listener], piece: Piece) -> None:
     tests do), or if it is no `Exception`: `sys.exit()`, or Ctrl-C where this is the main thread.
     """
     first_error: BaseException | None = None
-    for index, future, callback, wants_value in listeners:
+    for index, future, callback, wants_value, _ in listeners:
         error = piece.error(index)
         if wants_value is not (error is None):
             continue

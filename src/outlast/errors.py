@@ -109,6 +109,14 @@ def error_for(failure: Failure, topic_partition: TopicPartition) -> DeliveryErro
     return _delivery_class(base)(failure, topic_partition)
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether it is the cluster that will not have a record, as the record's future tells; and not
+    this producer, which raises at once where a record is too large for it, or where it is fenced.
+    """
+    ours = kafka_errors.MessageSizeTooLargeError, kafka_errors.ProducerFencedError
+    return isinstance(error, kafka_errors.BrokerResponseError) and not isinstance(error, ours)
+
+
 def never_sent(error: Exception) -> Failure:
     """The failure of a record that was not taken because of this."""
     from outlast.engine.outcomes import Failure, Outcome

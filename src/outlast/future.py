@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kafka.errors import BrokerResponseError, RetriableError
+from kafka.errors import RetriableError
 from kafka.producer.future import FutureRecordMetadata, RecordMetadata
 
 from outlast.delivery import (
@@ -27,13 +27,11 @@ from outlast.delivery import (
     Piece,
     Undelivered as Undelivered,
 )
-from outlast.errors import BlockedError, DeliveryError, OutlastError
+from outlast.errors import BlockedError, DeliveryError, OutlastError, is_refusal
 from outlast.io.waiting import Parked
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
-
-Refused = Callable[..., Delivery]
 
 
 class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
@@ -68,6 +66,15 @@ class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
         self._key_size = key_size
         self._value_size = value_size
         self._header_size = header_size
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both tell of the same record."""
+        if not isinstance(other, DeliveryFuture):
+            return NotImplemented
+        return self._delivery is other._delivery and self._index == other._index
+
+    def __hash__(self) -> int:
+        return hash((id(self._delivery), self._index))
 
     def __repr__(self) -> str:
         piece = self._delivery.piece(self._index)
@@ -158,7 +165,7 @@ class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
             yield self  # kafka-python's loop goes on when it is settled
         return self.get(timeout=0)
 
-    async def _taken(self, refused: Refused) -> DeliveryFuture:
+    async def _taken(self, refused: Callable[..., Delivery]) -> DeliveryFuture:
         """For `send_async`: this, once its record is in the buffer."""
         parked: Any = self._delivery
         if not isinstance(parked, Parked):
@@ -166,13 +173,13 @@ class DeliveryFuture(FutureRecordMetadata):  # type: ignore[misc]
         try:
             batch, index = await parked.answer()
             delivery = batch.delivery
-        except BrokerResponseError as error:  # the cluster will not have its topic
-            delivery, index = refused(error, *parked.record()), 0
         except BaseException as error:
-            for listener in parked.listeners:
-                if not listener.wants_value:
-                    listener.callback(error)
-            raise
+            if not is_refusal(error):
+                for listener in parked.listeners:
+                    if not listener.wants_value:
+                        listener.callback(error)
+                raise
+            delivery, index = refused(error, *parked.record()), 0
         self._delivery, self._index = delivery, index
         for listener in parked.listeners:
             delivery.listen(listener._replace(number=index))

@@ -1,150 +1,58 @@
-"""`send_many`: many records in one call.
+"""`send_many`: many records in one call, and how they go into the buffer.
 
 Rules:
-* Whatever can be wrong with a value, a key, a header or a size is found before the first record is
-  taken: it raises, names the index, and nothing was sent.
-* Once a record was taken nothing raises any more: what cannot be taken fails in the object that
-  comes back, as *never sent*. So nobody sends again what is on its way.
-* What is wrong with one record alone, such as its size, costs no other.
-* Records go into batches as `send` puts them there; those that have no key, or all go to one
-  partition, in one pass for each batch.
+* Once a record was taken nothing raises any more but a signal handler: what cannot be taken fails
+  in the object that comes back. So nobody sends again what is on its way.
+* What is wrong with one record alone, or with one partition, costs no other.
+* Records of one partition stay in their order. They go into batches as `send` puts them there, a
+  batch's share in one pass; those with keys by their partitions, some thousands at a time.
+* All waiting of a call is within one `max_block_ms`. For a partition that is held up (there is
+  room, but not for it) it comes last: the others do not wait behind it.
+* What an exception brought here is kept by nobody: its traceback knows the caller's whole list.
 """
 
 from __future__ import annotations
 
-import copy
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from kafka.errors import BrokerResponseError, IllegalStateError, MessageSizeTooLargeError
+from kafka.errors import BrokerResponseError, IllegalStateError
 
-from outlast.arguments import (
-    Headers,
-    as_bytes,
-    check_size,
-    checked_partition,
-    checked_timestamp,
-    header_size,
-)
-from outlast.deliveries import Deliveries, Part, Sizes
+from outlast.deliveries import Deliveries, Part
 from outlast.delivery import Delivery
-from outlast.engine.record_batch import HEADER_BYTES, record_bytes_max
+from outlast.engine.partitioner import keyed_partition
 from outlast.engine.run import Run
-from outlast.errors import BlockedError
+from outlast.errors import BlockedError, is_refusal
+from outlast.many_records import RecordParts, Records as Records
 
 if TYPE_CHECKING:
-    from outlast.engine.batch import Batch
+    from outlast.engine.intake import Taken
     from outlast.io.thread import Driver
     from outlast.partitioning import UserPartitioner
 
-Serialize = Callable[[Headers, Any, Any], "tuple[Headers, Any, Any]"]
-Refused = Callable[..., Delivery]
-TakeSome = Callable[[int], Part]  # the record at this index, and some that follow it
+FEW = 24  # records with keys that are quicker put one by one
+KEYED_AT_ONCE = 4096  # records that are put in order of their partitions together
+PLACES_KEPT = 1 << 16  # keys whose partition is remembered within a call
 
 
-class Records:
-    """The records of one call, checked and serialized.
+class Refused(Protocol):
+    """Makes the delivery of records that were not taken (`KafkaProducer._refused`)."""
 
-    Args:
-        headers: of all of them, checked.
-        serialize: gives headers, key and value of a record as bytes; None: they are that already.
-
-    Attributes:
-        given: values and keys as they were before, which a partitioner is shown.
-        each_headers: those of each record, where serializers added some; None: all have the same.
-
-    Raises:
-        TypeError, ValueError, MessageSizeTooLargeError: as `send`, with the record's index.
-    """
-
-    __slots__ = ("_headers", "each_headers", "given", "run", "sizes")
-
-    def __init__(
+    def __call__(
         self,
+        error: Exception,
         topic: str,
-        values: Iterable[Any],
-        headers: Headers,
-        keys: Iterable[Any] | None,
         partition: int | None,
-        timestamp_ms: int | None,
-        serialize: Serialize | None,
-        max_request_bytes: int,
-    ) -> None:
-        values = listed("values", values)
-        keys = None if keys is None else listed("keys", keys)
-        if keys is not None and len(keys) != len(values):
-            raise ValueError(
-                f"{len(keys)} keys for {len(values)} values: there must be as many, or keys=None"
-            )
-        partition = None if partition is None else checked_partition(partition)
-        now_ms = time.time_ns() // 1_000_000
-        timestamp_ms = now_ms if timestamp_ms is None else checked_timestamp(timestamp_ms)
-        _need_key_or_value(keys, values)
-        self.given = values, keys
-        self._headers = headers = copy.copy(headers)  # the caller may change them meanwhile
-        self.each_headers: list[Headers] | None = None
-        if serialize is not None:
-            values, keys = self._serialized(values, keys, serialize)
-        values = _all_bytes("values", values)
-        keys = None if keys is None else _all_bytes("keys", keys)
-        self.run = Run(topic, partition, keys, values, headers, timestamp_ms)
-        self.sizes = Sizes(
-            timestamp_ms,
-            None if keys is None else _lengths(keys),
-            _lengths(values),
-            [header_size(h) if h else -1 for h in self.each_headers or [headers]],
-        )
-        if self.each_headers is not None or self._bytes_max() > max_request_bytes:
-            self._check_sizes(max_request_bytes)
-
-    def __len__(self) -> int:
-        return len(self.run.values)
-
-    def headers(self, index: int) -> Headers:
-        """The headers of one record."""
-        return self._headers if self.each_headers is None else self.each_headers[index]
-
-    def record(self, index: int) -> tuple[Any, ...]:
-        """One record: timestamp, key, value, headers."""
-        run = self.run
-        return run.timestamp_ms, run.key(index), run.values[index], tuple(self.headers(index))
-
-    def _serialized(
-        self, values: list[Any], keys: list[Any] | None, serialize: Serialize
-    ) -> tuple[list[Any], list[Any] | None]:
-        """Serializers may add headers to each record, and make a key of none."""
-        headers, each = self._headers, []
-        for index, value in enumerate(values):
-            key = None if keys is None else keys[index]
-            try:
-                each.append(serialize(copy.copy(headers), key, value))
-            except Exception as error:
-                if hasattr(error, "add_note"):  # from Python 3.11 on
-                    error.add_note(f"It was values[{index}] of send_many().")
-                raise
-        if any(h != headers for h, _, _ in each):
-            self.each_headers = [h for h, _, _ in each]
-        made_keys = [key for _, key, _ in each]
-        without = keys is None and all(key is None for key in made_keys)
-        return [value for _, _, value in each], None if without else made_keys
-
-    def _bytes_max(self) -> int:
-        """No record is larger, if all have the same headers."""
-        largest = max(self.sizes.values, default=0) + max(self.sizes.keys or (), default=0)
-        return HEADER_BYTES + record_bytes_max(None, None, self._headers) + largest
-
-    def _check_sizes(self, max_request_bytes: int) -> None:
-        for index in range(len(self)):
-            self._check_size(index, max_request_bytes)
-
-    def _check_size(self, index: int, max_request_bytes: int) -> None:
-        key, value = self.run.key(index), self.run.values[index]
-        try:
-            check_size(key, value, self.headers(index), max_request_bytes)
-        except MessageSizeTooLargeError as error:
-            raise MessageSizeTooLargeError(f"values[{index}]: {error}") from None
+        count: int,
+        records: Iterable[RecordParts],
+        *,
+        by_cluster: bool,
+    ) -> Delivery:
+        """`records`: timestamp, key, value, headers of each; read if somebody wants them back."""
 
 
 def take(
@@ -154,158 +62,357 @@ def take(
     max_block_s: float,
     refused: Refused,
 ) -> Deliveries:
-    """Put the records into the buffer, one after the other.
+    """Put the records into the buffer.
 
     Raises: as `send`, where the first one cannot be taken. And whatever a signal handler raises.
     """
-    run = records.run
-    take_some = _way_in(records, driver, partitioner, max_block_s)
-    parts: list[Part] = []
-    begin, end = 0, len(records)
-    while begin < end:
+    if partitioner is not None and records.partition is None:
+        return _Placed(records, driver, max_block_s, refused, partitioner).taken()
+    if records.keys is not None and records.partition is None:
+        return _Keyed(records, driver, max_block_s, refused).taken()
+    return _InOrder(records, driver, max_block_s, refused).taken()
+
+
+# What the driver raises. The record is not in the buffer then, nor are those behind it. All else is
+# a signal handler's, which may come at any step, and passes; nobody knows then what was taken.
+_NOT_TAKEN = (BlockedError, IllegalStateError, BrokerResponseError, ValueError)
+
+
+class _Way:
+    """How the records of one call go into the buffer."""
+
+    patient = False  # waits for a partition that is held up before others have had their turn
+
+    def __init__(
+        self, records: Records, driver: Driver, max_block_s: float, refused: Refused
+    ) -> None:
+        self.records = records
+        self.driver = driver
+        self.left_s = max_block_s  # for all waiting
+        self.over = False  # the rest is lost: nothing more is tried
+        self._refused = refused
+
+    def note(self, delivery: Delivery, first: int, indices: Sequence[int]) -> None:
+        """These records are in this delivery, from its record `first` on."""
+        raise NotImplementedError
+
+    def noted(self) -> bool:
+        """Whether any record was taken or lost."""
+        raise NotImplementedError
+
+    def rest(self) -> Sequence[int]:
+        """The records that are neither taken nor lost."""
+        raise NotImplementedError
+
+    def held_up(self, partition: int | None, indices: Sequence[int]) -> None:
+        """These could not be taken for that reason."""
+        raise NotImplementedError
+
+    def no_partition(
+        self, error: ValueError, partition: int | None, indices: Sequence[int]
+    ) -> bool:
+        """These could not be taken, for the topic has no such partition. As `lose`."""
+        return self.lose(error, partition, indices)
+
+    def put(self, partition: int | None, indices: Sequence[int]) -> None:
+        """Take these records, which go to one partition or to any, or find out why not."""
+        at = 0
         try:
-            part = take_some(begin)
-        except _NOT_TAKEN as not_taken:
-            error = not_taken.error if isinstance(not_taken, _NoPlaceError) else not_taken
-            if begin == 0 and not isinstance(error, BrokerResponseError):  # which futures tell
-                raise error from None
-            alone = isinstance(not_taken, (_NoPlaceError, MessageSizeTooLargeError))
-            size = 1 if alone else end - begin
-            lost = [records.record(index) for index in range(begin, begin + size)]
-            part = Part(refused(error, run.topic, run.partition, *lost), 0, size)
-        _add(parts, part)
-        begin += part.size
-    return Deliveries(parts, records.sizes)
-
-
-class _NoPlaceError(Exception):
-    """A partitioner failed, or named a partition that is not there. The next record may fare
-    better.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-# After these nothing of the record is in the buffer. Of what else is raised nobody knows: a signal
-# handler may come in at any step.
-_NOT_TAKEN = (BlockedError, IllegalStateError, BrokerResponseError, _NoPlaceError)
-
-
-def _way_in(
-    records: Records, driver: Driver, partitioner: UserPartitioner | None, max_block_s: float
-) -> TakeSome:
-    run = records.run
-    if partitioner is not None and run.partition is None:
-        return _with_partitioner(records, driver, partitioner, max_block_s)
-    if records.each_headers is not None or (run.keys is not None and run.partition is None):
-        return _one_by_one(records, driver, max_block_s)
-    return _together(run, driver, max_block_s)
-
-
-def _together(run: Run, driver: Driver, max_block_s: float) -> TakeSome:
-    def take_some(index: int) -> Part:
-        taken = driver.append_run(run, index, max_block_s)
-        return _part(taken.batch, taken.first, taken.count)
-
-    return take_some
-
-
-def _one_by_one(records: Records, driver: Driver, max_block_s: float) -> TakeSome:
-    run = records.run
-
-    def take_one(index: int) -> Part:
-        key, value, headers = run.key(index), run.values[index], records.headers(index)
-        batch, first = driver.append(
-            run.topic, run.partition, key, value, headers, run.timestamp_ms, max_block_s
-        )
-        return _part(batch, first)
-
-    return take_one
-
-
-def _with_partitioner(
-    records: Records, driver: Driver, partitioner: UserPartitioner, max_block_s: float
-) -> TakeSome:
-    run = records.run
-    values, keys = records.given
-
-    def take_one(index: int) -> Part:
-        key = None if keys is None else keys[index]
-        key_bytes, value_bytes, headers = run.key(index), run.values[index], records.headers(index)
-        try:
-            partition, left_s = partitioner.place(
-                driver, max_block_s, run.topic, key, key_bytes, values[index], value_bytes, headers
+            for run in self.records.runs(partition, indices):
+                begin, end = 0, len(run.values)
+                while begin < end:
+                    taken = self._append(run, begin)
+                    if taken is None:
+                        self.held_up(partition, indices[at:])
+                        return
+                    count = taken.count
+                    mine = indices if count == len(indices) else indices[at : at + count]
+                    self.note(cast(Delivery, taken.batch.delivery), taken.first, mine)
+                    begin += count
+                    at += count
+        except BlockedError as error:
+            lost = (
+                self.lose(error, partition, indices[at:]) if self.patient else self.lose_rest(error)
             )
-        except _NOT_TAKEN:
-            raise
-        except Exception as error:
-            raise _NoPlaceError(error) from error
-        try:
-            batch, first = driver.append(
-                run.topic, partition, key_bytes, value_bytes, headers, run.timestamp_ms, left_s
-            )
+            if not lost:
+                raise
         except ValueError as error:
-            raise _NoPlaceError(error) from error
-        return _part(batch, first)
+            if not self.no_partition(error, partition, indices[at:]):
+                raise
+        except _NOT_TAKEN as error:
+            if not self.lose_rest(error):
+                raise
 
-    return take_one
+    def _append(self, run: Run, begin: int) -> Taken | None:
+        begun_s = time.monotonic()
+        try:
+            return self.driver.append_run(run, begin, self.left_s, patient=self.patient)
+        finally:
+            self.left_s = max(0.0, self.left_s - (time.monotonic() - begun_s))
 
+    def lose_rest(self, error: Exception) -> bool:
+        """Nothing more can be taken. As `lose`."""
+        self.over = True
+        partition, by_cluster = self.records.partition, is_refusal(error)
+        return self.lose(error, partition, self.rest(), by_cluster=by_cluster)
 
-def _part(batch: Batch, first: int, size: int = 1) -> Part:
-    return Part(cast(Delivery, batch.delivery), first, size)
-
-
-def _add(parts: list[Part], part: Part) -> None:
-    """The next records; they may go on where the last ones end."""
-    if parts:
-        last = parts[-1]
-        if last.delivery is part.delivery and last.first + last.size == part.first:
-            parts[-1] = last._replace(size=last.size + part.size)
-            return
-    parts.append(part)
-
-
-def listed(name: str, items: Any) -> list[Any]:
-    """All of them, before the first is used.
-
-    Raises:
-        TypeError: it is a single value or key.
-    """
-    if isinstance(items, (str, bytes, bytearray, memoryview)):
-        raise TypeError(
-            f"{name} must be a list, or another iterable with one for each record, and not a "
-            f"single {type(items).__name__}: for one record there is send()"
+    def lose(
+        self,
+        error: Exception,
+        partition: int | None,
+        indices: Sequence[int],
+        *,
+        by_cluster: bool = False,
+    ) -> bool:
+        """These fail with this error. False, and nothing was done: it is to be raised, for nothing
+        was sent. (But for the cluster's refusal, which futures tell.)
+        """
+        if not (by_cluster or self.noted()):
+            return False
+        records, count = self.records.at(indices), len(indices)
+        delivery = self._refused(
+            error, self.records.topic, partition, count, records, by_cluster=by_cluster
         )
-    return list(items)
+        self.note(delivery, 0, indices)
+        return True
 
 
-def _need_key_or_value(keys: list[Any] | None, values: list[Any]) -> None:
-    if type(None) not in {*map(type, values)}:  # never by ==, which is the values' own
-        return
-    for index, value in enumerate(values):
-        if value is None and (keys is None or keys[index] is None):
-            raise ValueError(f"values[{index}]: Need at least one: key or value")
+class _InOrder(_Way):
+    """One after the other: they have no keys, or all go to one partition."""
+
+    patient = True
+
+    def taken(self) -> Deliveries:
+        """All of them."""
+        self._count = 0
+        self._parts: list[Part] = []
+        self.put(self.records.partition, range(len(self.records)))
+        return Deliveries(self._parts, self.records.sizes)
+
+    def note(self, delivery: Delivery, first: int, indices: Sequence[int]) -> None:
+        """They may go on where the last ones end."""
+        size = len(indices)
+        self._count += size
+        if self._parts:
+            last = self._parts[-1]
+            if last.delivery is delivery and last.first + last.size == first:
+                self._parts[-1] = last._replace(size=last.size + size)
+                return
+        self._parts.append(Part(delivery, first, size))
+
+    def noted(self) -> bool:
+        """Whether any record was taken or lost."""
+        return self._count > 0
+
+    def rest(self) -> Sequence[int]:
+        """The records that are neither taken nor lost."""
+        return range(self._count, len(self.records))
 
 
-def _all_bytes(name: str, items: list[Any]) -> list[bytes | None]:
-    if {*map(type, items)} <= {bytes, type(None)}:
-        return items
-    return [_bytes(name, index, item) for index, item in enumerate(items)]
+class _Stretch:
+    """Records of this call that follow each other in one delivery."""
+
+    __slots__ = ("delivery", "first", "indices")
+
+    def __init__(self, delivery: Delivery, first: int, indices: Sequence[int]) -> None:
+        self.delivery = delivery
+        self.first = first
+        self.indices = array("I", indices)
 
 
-def _bytes(name: str, index: int, item: Any) -> bytes | None:
-    if item is None or type(item) is bytes:
-        return item
-    try:
-        return as_bytes(name[:-1], item)
-    except TypeError as error:
-        raise TypeError(f"{name}[{index}]: {error}") from None
+class _ByPartition(_Way):
+    """Each to its partition; those for one that is held up come last."""
+
+    def taken(self) -> Deliveries:
+        """All of them."""
+        self._stretches: list[_Stretch] = []
+        self._last: dict[Delivery, _Stretch] = {}
+        self._held: dict[int | None, list[Sequence[int]]] = {}
+        self.send_each()
+        self.patient = True
+        for partition, held in self._held.items():
+            if not self.over:
+                self.put(partition, [index for some in held for index in some])
+        order = array("I")
+        for stretch in self._stretches:
+            order += stretch.indices
+        parts = [Part(s.delivery, s.first, len(s.indices)) for s in self._stretches]
+        return Deliveries(parts, self.records.sizes, order)
+
+    def send_each(self) -> None:
+        """Put all of them."""
+        raise NotImplementedError
+
+    def put(self, partition: int | None, indices: Sequence[int]) -> None:
+        """Behind those that are held up, if some are."""
+        if not self.patient and partition in self._held:
+            self._held[partition].append(indices)
+        else:
+            super().put(partition, indices)
+
+    def held_up(self, partition: int | None, indices: Sequence[int]) -> None:
+        """Others go first."""
+        self._held[partition] = [indices]
+
+    def note(self, delivery: Delivery, first: int, indices: Sequence[int]) -> None:
+        """They may go on where others of that delivery end."""
+        last = self._last.get(delivery)
+        if last is not None and last.first + len(last.indices) == first:
+            last.indices.extend(indices)
+            return
+        self._last[delivery] = stretch = _Stretch(delivery, first, indices)
+        self._stretches.append(stretch)
+
+    def noted(self) -> bool:
+        """Whether any record was taken or lost."""
+        return bool(self._stretches)
+
+    def rest(self) -> Sequence[int]:
+        """The records that are neither taken nor lost."""
+        done = bytearray(len(self.records))
+        for stretch in self._stretches:
+            for index in stretch.indices:
+                done[index] = 1
+        return [index for index, is_done in enumerate(done) if not is_done]
 
 
-def _lengths(items: Sequence[bytes | None]) -> array[int]:
-    """-1 where there is none."""
-    if None in items:
-        return array("q", [-1 if item is None else len(item) for item in items])
-    return array("q", map(len, cast("Sequence[bytes]", items)))
+class _Keyed(_ByPartition):
+    """By their keys: some thousands are put in order of their partitions at a time."""
+
+    def send_each(self) -> None:
+        """Put all of them."""
+        self._known: frozenset[int] = frozenset()  # the topic's partitions
+        self._places: dict[bytes | None, int | None] = {}  # by key, among those
+        count = len(self.records)
+        if count <= FEW:
+            self._put_few()
+            return
+        for begin in range(0, count, KEYED_AT_ONCE):
+            if not self.over:
+                self._sort_in(range(begin, min(begin + KEYED_AT_ONCE, count)))
+
+    def _put_few(self) -> None:
+        """One by one: to put them in order would cost more."""
+        try:
+            for index in range(len(self.records)):
+                taken = self._append(self.records.one(index), 0)
+                if taken is None:
+                    self._sort_in(self.rest())
+                    return
+                self.note(cast(Delivery, taken.batch.delivery), taken.first, (index,))
+        except _NOT_TAKEN as error:
+            if not self.lose_rest(error):
+                raise
+
+    def _sort_in(self, indices: Sequence[int]) -> None:
+        try:
+            self._changed()
+        except _NOT_TAKEN as error:
+            if not self.lose_rest(error):
+                raise
+            return
+        for partition, mine in self._grouped(indices).items():
+            if not self.over:
+                self.put(partition, mine)
+
+    def _changed(self) -> bool:
+        """Whether the topic has other partitions than were known."""
+        begun_s = time.monotonic()
+        known = self.driver.partitions_for(self.records.topic, self.left_s)
+        self.left_s = max(0.0, self.left_s - (time.monotonic() - begun_s))
+        if known == self._known:
+            return False
+        self._known = known
+        self._places.clear()
+        return True
+
+    def _grouped(self, indices: Sequence[int]) -> dict[int | None, list[int]]:
+        places, all_keys = self._places, cast("list[bytes | None]", self.records.keys)
+        keys = [all_keys[index] for index in indices]
+        if len(places) > PLACES_KEPT:
+            places.clear()
+        partitions = sorted(self._known)
+        for key in {*keys}.difference(places):
+            places[key] = None if key is None else keyed_partition(key, partitions)
+        groups: dict[int | None, list[int]] = defaultdict(list)
+        for key, index in zip(keys, indices, strict=True):
+            groups[places[key]].append(index)
+        return groups
+
+    def no_partition(
+        self, error: ValueError, partition: int | None, indices: Sequence[int]
+    ) -> bool:
+        """The topic may have been created again, with fewer: then its keys go elsewhere."""
+        with suppress(*_NOT_TAKEN):
+            if self._changed():
+                self._sort_in(indices)
+                return True
+        return super().no_partition(error, partition, indices)
+
+
+class _Placed(_ByPartition):
+    """Each where the user's own partitioner wants it."""
+
+    def __init__(
+        self,
+        records: Records,
+        driver: Driver,
+        max_block_s: float,
+        refused: Refused,
+        partitioner: UserPartitioner,
+    ) -> None:
+        super().__init__(records, driver, max_block_s, refused)
+        self._partitioner = partitioner
+
+    def send_each(self) -> None:
+        """Put all of them."""
+        self._places = _Places(self.driver)
+        self._absent: dict[int | None, str] = {}  # what it named that is not there
+        for index in range(len(self.records)):
+            if not self.over:
+                self._place(index)
+
+    def _place(self, index: int) -> None:
+        records = self.records
+        values, keys = cast("tuple[list[Any], list[Any] | None]", records.given)
+        key, key_bytes = None if keys is None else keys[index], records.key(index)
+        asked = records.topic, key, key_bytes, values[index], records.values[index]
+        try:
+            partition, self.left_s = self._partitioner.place(
+                self._places, self.left_s, *asked, records.headers(index)
+            )
+            if partition in self._absent:
+                raise ValueError(self._absent[partition])
+        except Exception as error:
+            if self._places.asking:
+                lost = self.lose_rest(error)
+            else:  # the partitioner's own, whatever its class
+                lost = self.lose(error, None, (index,))
+            if not lost:
+                raise
+        else:
+            self.put(partition, (index,))
+
+    def no_partition(
+        self, error: ValueError, partition: int | None, indices: Sequence[int]
+    ) -> bool:
+        """It has been looked for. Once is enough, for that takes time."""
+        self._absent[partition] = str(error)
+        return super().no_partition(error, partition, indices)
+
+
+class _Places:
+    """The driver, as a partitioner is shown it."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.available_partitions = driver.available_partitions
+        self.begins_batch = driver.begins_batch
+        self.asking = False  # what is raised now comes from there
+
+    def partitions_for(self, topic: str, max_block_s: float) -> frozenset[int]:
+        """The partitions of a topic."""
+        self.asking = True
+        partitions = self._driver.partitions_for(topic, max_block_s)
+        self.asking = False
+        return partitions

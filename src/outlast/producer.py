@@ -25,12 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import kafka
-from kafka.errors import (
-    BrokerResponseError,
-    IllegalStateError,
-    MessageSizeTooLargeError,
-    ProducerFencedError,
-)
+from kafka.errors import BrokerResponseError, IllegalStateError
 from kafka.structs import TopicPartition
 from kafka.util import ensure_valid_topic_name
 
@@ -47,7 +42,7 @@ from outlast.arguments import (
     header_size,
 )
 from outlast.config import DEFAULTS, LONGEST_S, NEWEST_API_VERSION, Config
-from outlast.errors import ClosedError, never_sent
+from outlast.errors import ClosedError, is_refusal, never_sent
 from outlast.future import Delivery, DeliveryFuture, Hearing
 from outlast.io.waiting import in_loop, plainly
 from outlast.plain_settings import plain
@@ -56,6 +51,7 @@ from outlast.transactions import InTransactions, TransactionManager
 if TYPE_CHECKING:
     from outlast.deliveries import Deliveries
     from outlast.engine.outcomes import Gap, Health, Stall
+    from outlast.many_records import RecordParts
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +88,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         self._serializes = self._serialize_key is not None or self._serialize_value is not None
         self._max_block_s = min(values["max_block_ms"] / 1000, LONGEST_S)
         self._max_request_bytes = values["max_request_size"]
+        self._buffer_bytes = values["buffer_memory"]
         self._surely_fits_bytes = self._max_request_bytes - OVERHEAD_BYTES
         self._hearing = Hearing(values["on_undelivered"])
         self._topics: set[str] = set()  # names that were found valid
@@ -194,9 +191,9 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
                 topic, partition, key_bytes, value_bytes, headers, timestamp_ms, max_block_s
             )
             delivery = batch.delivery
-        except (MessageSizeTooLargeError, ProducerFencedError):
-            raise
         except BrokerResponseError as error:
+            if not is_refusal(error):
+                raise
             record = timestamp_ms, key_bytes, value_bytes, tuple(headers)
             delivery, index = self._refused(error, topic, partition, record), 0
         return DeliveryFuture(delivery, index, timestamp_ms, key_size, value_size, headers_size)
@@ -265,22 +262,30 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         """
         if self._closed:
             raise ClosedError("KafkaProducer already closed!")
-        from outlast.many import Records, listed, take  # not before it is needed
-
         headers = [] if headers is None else checked_headers(headers)
         if topic not in self._topics:
             self._check_topic(topic)
-        serialize = partial(self._serialized, topic) if self._serializes else None
-        rest = keys, partition, timestamp_ms, serialize, self._max_request_bytes
-
-        def sent(headers: Headers, values: Iterable[Any]) -> Deliveries:
-            records = Records(topic, values, headers, *rest)
-            return take(records, self._driver, self._partitioner, self._max_block_s, self._refused)
-
         if not self._wants_span():
-            return sent(headers, values)
-        values = listed("values", values)
-        return self._send_spans.around_many(sent, topic, values, headers, partition)
+            return self._sent_many(topic, keys, partition, timestamp_ms, headers, values)
+        send = partial(self._sent_many, topic, keys, partition, timestamp_ms)
+        return self._send_spans.around_many(send, topic, values, headers, partition)
+
+    def _sent_many(
+        self,
+        topic: str,
+        keys: Iterable[Any] | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+        values: Iterable[Any],
+    ) -> Deliveries:
+        from outlast.many import Records, take  # not before it is needed
+
+        serialize = partial(self._serialized, topic) if self._serializes else None
+        limits = self._max_request_bytes, self._buffer_bytes
+        rest = keys, partition, timestamp_ms, serialize, limits
+        records = Records(topic, values, headers, *rest, keep=self._partitioner is not None)
+        return take(records, self._driver, self._partitioner, self._max_block_s, self._refused_many)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what is buffered without lingering, and wait until all of it is settled.
@@ -408,18 +413,35 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         self._topics.add(topic)
 
     def _refused(
-        self, error: Exception, topic: str, partition: int | None, *records: tuple[Any, ...]
+        self, error: Exception, topic: str, partition: int | None, record: RecordParts
     ) -> Delivery:
         """Not taken, and the future tells: as in kafka-python, where the cluster will not have the
-        topic; and in `send_many`, where others were taken before.
+        topic.
         """
-        from outlast.assembly import EPISODE_S, Record
+        return self._refused_many(error, topic, partition, 1, [record], by_cluster=True)
 
-        by_cluster = isinstance(error, BrokerResponseError)
+    def _refused_many(
+        self,
+        error: Exception,
+        topic: str,
+        partition: int | None,
+        count: int,
+        records: Iterable[RecordParts],
+        *,
+        by_cluster: bool,
+    ) -> Delivery:
+        """For `send_many`, also where others were taken before."""
+        from outlast.assembly import EPISODE_S, Record
+        from outlast.io.thread import Refused
+
         since_s = time.monotonic() - self._refused_s.get(topic, -EPISODE_S)
         if by_cluster and since_s >= EPISODE_S:
             self._refused_s[topic] = time.monotonic()
-            log.error("%s: cannot write to topic %s: %s", self, topic, error)
-        given_back = [Record(index, *record) for index, record in enumerate(records)]
+            log.error("%s: cannot write to topic %s: %s", self, topic, str(error))
         topic_partition = TopicPartition(topic, partition)
-        return Delivery.refused(topic_partition, never_sent(error), given_back, self._hearing)
+        delivery = Delivery.refused(topic_partition, never_sent(error), count, self._hearing)
+        if self._hearing.on_undelivered is not None:
+            given_back = [Record(index, *record) for index, record in enumerate(records)]
+            give_back = partial(delivery.give_back, given_back)
+            self._driver.give_back(Refused(delivery, count, give_back))
+        return delivery

@@ -189,9 +189,7 @@ class TestResults:
                 misuse()
 
     def test_refused_before_it_joined_a_batch(self) -> None:
-        future = DeliveryFuture(
-            Delivery.refused(TP, TOO_LARGE, [RECORD], Hearing()), 0, 1, -1, 5, -1
-        )
+        future = DeliveryFuture(Delivery.refused(TP, TOO_LARGE, 1, Hearing()), 0, 1, -1, 5, -1)
         assert future.is_done
         with pytest.raises(kafka.errors.MessageSizeTooLargeError):
             future.get(0)
@@ -348,7 +346,7 @@ class TestCallbacks:
         good.chain(follower)
         delivery.settle(settled(1, Result(base_offset=1)))
         assert follower.value == good.value
-        bad = DeliveryFuture(Delivery.refused(TP, CLOSED, [RECORD], Hearing()), 0, 1, -1, 5, -1)
+        bad = DeliveryFuture(Delivery.refused(TP, CLOSED, 1, Hearing()), 0, 1, -1, 5, -1)
         follower = Future()
         bad.chain(follower)
         assert follower.exception is bad.exception
@@ -462,12 +460,14 @@ class TestUndelivered:
         assert first.attempts == ()
         assert back[1].outcome is Outcome.NEVER_SENT
 
-    def test_a_refused_record_comes_back_at_once(self) -> None:
+    def test_a_refused_record_is_settled_at_once_and_told_when_it_was_given_back(self) -> None:
         back: list[Undelivered] = []
-        delivery = Delivery.refused(
-            TopicPartition("t", None), TOO_LARGE, [RECORD], Hearing(back.append)
-        )
+        delivery = Delivery.refused(TopicPartition("t", None), TOO_LARGE, 1, Hearing(back.append))
         future = DeliveryFuture(delivery, 0, 1, -1, 5, -1)
+        assert future.is_done
+        assert not delivery.wait_told(1, timeout_s=0)
+        delivery.give_back([RECORD])
+        assert delivery.wait_told(1, timeout_s=0)
         (record,) = back
         assert (record.partition, record.value, record.timestamp_ms) == (None, b"value", 1)
         assert record.error is future.exception

@@ -22,6 +22,7 @@ import outlast.assembly
 import outlast.producer
 from outlast import BlockedError, ClosedError, KafkaProducer, Outcome, Undelivered
 from outlast.engine.batch import Batch, Result
+from outlast.io.thread import Refused
 
 DEADLINE_S = 10.0
 
@@ -70,6 +71,9 @@ class StubDriver:
 
     def begins_batch(self, topic: str, partition: int, _: int) -> bool:
         return (topic, partition) not in self.batches
+
+    def give_back(self, refused: Refused) -> None:
+        refused.give_back()
 
     def settle(self, result: Result) -> None:
         for batch in self.batches.values():

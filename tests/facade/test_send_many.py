@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -166,7 +167,9 @@ def test_records_without_a_key_go_round_all_partitions(
     assert max(turns) <= 16 * 2, "a batch each, of 16 KB"
 
 
-@pytest.mark.parametrize("kind", [list, tuple, iter, dict.fromkeys])
+@pytest.mark.parametrize(
+    "kind", [list, tuple, iter, deque, lambda items: dict(enumerate(items)).values()]
+)
 def test_anything_will_do_that_gives_one_value_after_the_other(
     shared_cluster: ClusterServer, one: KafkaProducer, kind: Callable[[Any], Any]
 ) -> None:
@@ -193,6 +196,79 @@ def test_what_the_caller_changes_afterwards_changes_nothing(
     assert [list(r.headers) for r in shared_cluster.records(topic, 0)] == [[("h", b"1")]] * 3
 
 
+def test_what_an_iterator_gives_again_and_again_is_taken_as_it_was(
+    shared_cluster: ClusterServer, one: KafkaProducer, make_producer: MakeProducer
+) -> None:
+    topic = new_topic(shared_cluster, 1)
+
+    def filled(buffer: Any) -> Iterator[Any]:
+        for number in range(5):
+            buffer[:] = b"%04d" % number
+            yield buffer
+
+    expected = [b"%04d" % n for n in range(5)]
+    one.send_many(topic, filled(bytearray(4))).get(10)
+    one.send_many(topic, filled(memoryview(bytearray(4)))).get(10)
+    one.send_many(topic, [b"v"] * 5, keys=filled(bytearray(4))).get(10)
+    one.send_many(topic, filled(bytearray(4)), keys=filled(bytearray(4))).get(10)
+    stored = shared_cluster.records(topic, 0)
+    assert [r.value for r in stored[:10]] == expected * 2
+    assert [r.key for r in stored[10:15]] == expected
+    assert [(r.key, r.value) for r in stored[15:]] == list(zip(expected, expected, strict=True))
+
+    row: dict[str, int] = {}
+
+    def rows() -> Iterator[dict[str, int]]:
+        for number in range(5):
+            row["n"] = number
+            yield row
+
+    class ByRow(Partitioner):  # type: ignore[misc]
+        def partition(self, *record: Any) -> Any:
+            return record[3]["n"] % 2
+
+    topic = new_topic(shared_cluster, 2)
+    producer = make_producer(
+        shared_cluster, value_serializer=Made(lambda r: b"%d" % r["n"]), partitioner=ByRow()
+    )
+    producer.send_many(topic, rows(), keys=(None for _ in rows())).get(10)
+    assert values_in(shared_cluster, topic) == [b"0", b"2", b"4"]
+    assert values_in(shared_cluster, topic, 1) == [b"1", b"3"]
+
+
+def test_keys_are_put_in_order_of_their_partitions_and_keep_their_own(
+    shared_cluster: ClusterServer, make_producer: MakeProducer
+) -> None:
+    topic, count = new_topic(shared_cluster, 5), 10_000
+    producer = make_producer(shared_cluster, enable_idempotence=False)
+    values = [b"%d" % n for n in range(count)]
+    keys = [None if n % 7 == 3 else b"k%d" % (n * n % 300) for n in range(count)]
+    many = producer.send_many(topic, values, keys)
+    places = [(m.partition, m.offset) for m in many.get(10)]
+    parts = [shared_cluster.records(topic, p) for p in range(5)]
+    found = [parts[partition][offset] for partition, offset in places]
+    assert [(r.key, r.value) for r in found] == list(zip(keys, values, strict=True))
+    assert sum(map(len, parts)) == count
+    assert [m.serialized_value_size for m in many.get(0)] == [len(value) for value in values]
+    for n in (0, 1, 5_000, -1):
+        assert (many[n].get(0).partition, many[n].get(0).offset) == places[n]
+    by_key: dict[Any, list[int]] = {}
+    for key, (_, offset) in zip(keys, places, strict=True):
+        if key is not None:
+            by_key.setdefault(key, []).append(offset)
+    assert all(offsets == sorted(offsets) for offsets in by_key.values())
+    strike(shared_cluster, Error(87, topic=topic, partition=2, times=2))
+    bad = producer.send_many(topic, values, keys)
+    failed = bad.failed(10)
+    lost = [index for index, _ in failed]
+    assert lost == sorted(lost)
+    assert lost
+    assert {keyed_partition(keys[n] or b"", range(5)) for n in lost if keys[n] is not None} == {2}
+    assert [n for n, future in enumerate(bad) if future.failed()] == lost
+    results = bad.results(0)
+    assert all(results[index] is error for index, error in failed)
+
+
 # --- what raises ----------------------------------------------------------------------------------
 
 LARGE = b"v" * 1_100_000
@@ -200,6 +276,21 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "one value": ({"values": b"abc"}, TypeError, "values must be a list"),
     "one text": ({"values": "abc"}, TypeError, "values must be a list"),
     "no list": ({"values": 7}, TypeError, "not iterable"),
+    "a set": ({"values": {b"a"}}, TypeError, "in their order, and not a set"),
+    "a frozen set": ({"values": frozenset([b"a"])}, TypeError, "and not a frozenset"),
+    "a dict": ({"values": {b"k": b"v"}}, TypeError, "and not a dict"),
+    "keys in a dict": ({"values": [b"v"], "keys": {b"k": 1}}, TypeError, "keys .* not a dict"),
+    "keys in a set": ({"values": [b"v"], "keys": {b"k"}}, TypeError, "keys .* not a set"),
+    "keys for ever": (
+        {"values": [b"v"], "keys": itertools.repeat(b"k")},
+        ValueError,
+        "more keys than 1 values",
+    ),
+    "values for ever": (
+        {"values": itertools.repeat(b"v"), "keys": [b"k"] * 3},
+        ValueError,
+        "3 keys for more values",
+    ),
     "one key": ({"values": [b"v"], "keys": b"k"}, TypeError, "keys must be a list"),
     "fewer keys": ({"values": [b"v"] * 3, "keys": [b"k"] * 2}, ValueError, "2 keys for 3 values"),
     "more keys": ({"values": [b"v"], "keys": [b"k"] * 2}, ValueError, "2 keys for 1 values"),
@@ -653,6 +744,38 @@ class TestDeliveries:
         assert all(thread is not threading.current_thread() for *_, thread in heard)
         many.add_callback(hear, "late", end="").add_errback(hear, "never", end="")
         assert [word for word, *_ in heard[2:]] == ["late"]
+
+    def test_the_records_own_callbacks_run_first(
+        self, shared_cluster: ClusterServer, make_producer: MakeProducer
+    ) -> None:
+        topic = new_topic(shared_cluster, 1)
+        producer = make_producer(shared_cluster, linger_ms=200)
+        producer.send(topic, b"before").get(10)
+        heard: list[Any] = []
+        many = producer.send_many(topic, VALUES[:3]).add_both(lambda _: heard.append("all"))
+        for n, future in enumerate(many):
+            future.add_callback(lambda _, n=n: heard.append(n))
+        many.add_both(lambda _: heard.append("all again"))
+        producer.flush(10)
+        assert heard == [0, 1, 2, "all", "all again"]
+        here: list[Any] = []
+        many.add_both(lambda _: here.append(threading.current_thread()))
+        assert here == [threading.current_thread()], "it is settled: at once, where one asks"
+
+    def test_a_records_futures_are_equal(
+        self, shared_cluster: ClusterServer, one: KafkaProducer
+    ) -> None:
+        topic = new_topic(shared_cluster, 2)
+        many = one.send_many(topic, VALUES[:50], keys=VALUES[:50])
+        other = one.send_many(topic, VALUES[:50], keys=VALUES[:50])
+        assert many[3] == many[3]
+        assert many[3] != many[4]
+        assert many[3] != other[3]
+        assert many[3] != 3
+        assert many[7] in many
+        assert many[7] not in other
+        assert (many.index(many[7]), many.count(many[7])) == (7, 1)
+        assert len({*many, *many, *other}) == 100
 
     def test_callbacks_that_wait_hear_of_a_failure(
         self, shared_cluster: ClusterServer, make_producer: MakeProducer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -10,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import kafka
@@ -17,6 +19,7 @@ import pytest
 from kafka.partitioner import Partitioner
 
 from outlast import BlockedError, DeliveryError, KafkaProducer, Outcome, Undelivered
+from outlast.engine.partitioner import keyed_partition
 from outlast.testing.faults import CutAfter, Error, ErrorAfter, LoseResponse, Slow
 from outlast.testing.server import ClusterServer
 from tests.facade.conftest import new_topic
@@ -107,6 +110,7 @@ def test_where_room_runs_out_the_rest_was_never_sent(
     error = failed[0][1]
     assert isinstance(error, kafka.errors.KafkaTimeoutError)
     assert (error.kind, error.outcome) == ("blocked", Outcome.NEVER_SENT)
+    producer.flush(10)
     assert account.values == VALUES[taken:]
     assert account.given_back[0].key == (b"k" if keyed else None)
     place = many[0].get(10).partition
@@ -116,22 +120,213 @@ def test_where_room_runs_out_the_rest_was_never_sent(
 
 
 @pytest.mark.parametrize("position", [0, 1, 500, 999])
-@pytest.mark.parametrize("partition", [None, 0])
-def test_a_record_too_large_for_the_buffer_costs_no_other(
-    server: ClusterServer, make_producer: MakeProducer, position: int, partition: int | None
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_record_too_large_for_the_buffer_raises_and_sends_nothing(
+    server: ClusterServer,
+    make_producer: MakeProducer,
+    position: int,
+    keyed: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     account = Account()
     producer = make_producer(server, buffer_memory=BUFFER_BYTES, on_undelivered=account)
     values = VALUES[:1_000]
-    values[position] = bytes(BUFFER_BYTES + 1)
-    many = producer.send_many(TOPIC, values, partition=partition)
-    [(index, error)] = many.failed(10)
-    assert index == position
-    assert isinstance(error, kafka.errors.MessageSizeTooLargeError)
-    assert error.outcome is Outcome.NEVER_SENT
-    assert account.values == [values[position]]
-    all_stored = [value for p in range(3) for value in stored(server, p)]
-    assert sorted(all_stored) == sorted(set(values) - {values[position]})  # type: ignore[type-var]
+    keys = values[:] if keyed else None
+    for size, fits in ((BUFFER_BYTES - 900, True), (BUFFER_BYTES - 800, False)):
+        values[position] = bytes(size)
+        if fits:
+            producer.send_many(TOPIC, values, keys).get(10)
+            continue
+        for call in (
+            lambda: producer.send(TOPIC, values[position], key=keys and keys[position]),
+            lambda: producer.send_many(TOPIC, values, keys),
+        ):
+            with pytest.raises(kafka.errors.MessageSizeTooLargeError, match="buffer_memory") as one:
+                call()
+        assert f"values[{position}]: " in str(one.value)
+    producer.flush(10)
+    assert sum(len(stored(server, p)) for p in range(3)) == 1_000
+    assert not account.given_back
+    assert "cannot write to topic" not in caplog.text
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_where_a_topic_loses_its_partition_the_rest_fails_and_nothing_raises(
+    server: ClusterServer, make_producer: MakeProducer, keyed: bool
+) -> None:
+    """With a key, the rest goes to where that key belongs now."""
+    account, done = Account(), []
+    producer = make_producer(
+        server, buffer_memory=BUFFER_BYTES, on_undelivered=account, max_block_ms=20_000
+    )
+    server.create_topic("shrinks", 6)
+    key = next(b"%d" % n for n in range(100) if keyed_partition(b"%d" % n, range(6)) == 5)
+    producer.send("shrinks", b"before", partition=5).get(10)
+    keys, partition = ([key] * 2_000, None) if keyed else (None, 5)
+    strike(server, Slow(0.5, api=PRODUCE, topic="shrinks"))
+    thread = threading.Thread(
+        target=lambda: done.append(
+            producer.send_many("shrinks", VALUES, keys=keys, partition=partition)
+        )
+    )
+    thread.start()
+    until(lambda: producer.health().buffer_bytes > BUFFER_BYTES // 2, "the buffer is full")
+    server.delete_topic("shrinks")
+    server.create_topic("shrinks", 2)
+    thread.join(30)
+    [many] = done
+    results = many.results(30)
+    assert len(results) == 2_000
+    failed = many.failed(0)
+    assert [index for index, _ in failed] == sorted(index for index, _ in failed)
+    producer.flush(10)
+    assert account.values == [VALUES[index] for index, _ in failed]
+    last = results[-1]
+    if keyed:
+        assert not isinstance(last, DeliveryError)
+        assert last.partition == keyed_partition(key, range(2))
+    else:
+        assert isinstance(last, DeliveryError)
+        assert last.outcome is Outcome.NEVER_SENT
+        assert "Unrecognized partition: 5" in str(last)
+
+
+def test_a_partition_that_is_held_up_takes_no_other_with_it(
+    server: ClusterServer, make_producer: MakeProducer
+) -> None:
+    account = Account()
+    producer = make_producer(
+        server,
+        buffer_memory=400_000,
+        max_block_ms=1_500,
+        ack_wait_ms=300,
+        on_undelivered=account,
+    )
+    keys = [b"k%d" % (n % 600) for n in range(6_000)]
+    producer.send_many(TOPIC, keys[:60], keys=keys[:60]).get(10)
+    before = sum(len(stored(server, p)) for p in (1, 2))
+    strike(server, Error(6, topic=TOPIC, partition=0))
+    values = [b"%05d" % n * 40 for n in range(6_000)]
+    begun_s = time.monotonic()
+    many = producer.send_many(TOPIC, values, keys=keys)
+    assert time.monotonic() - begun_s < 1.5 + 2.0, "one wait for all of them"
+    server.call(lambda cluster, _: cluster.faults.clear())
+    failed = many.failed(20)
+    assert failed
+    assert {keyed_partition(keys[index], range(3)) for index, _ in failed} == {0}
+    assert {(e.kind, e.outcome) for _, e in failed} == {("blocked", Outcome.NEVER_SENT)}
+    lost = {index for index, _ in failed}
+    of_it = [n for n in range(6_000) if keyed_partition(keys[n], range(3)) == 0]
+    assert [n for n in of_it if n in lost] == of_it[-len(lost) :], "those behind the first lost"
+    assert sum(len(stored(server, p)) for p in (1, 2)) - before == 6_000 - len(of_it)
+    producer.flush(10)
+    assert account.values == [values[index] for index, _ in failed]
+    assert producer.health().buffer_bytes == 0
+
+
+def test_all_waiting_of_a_call_is_within_one_max_block_ms(
+    server: ClusterServer, make_producer: MakeProducer
+) -> None:
+    producer = make_producer(server, buffer_memory=BUFFER_BYTES, max_block_ms=500)
+    producer.send(TOPIC, b"before", partition=0).get(10)
+    strike(server, Slow(0.2, api=PRODUCE, topic=TOPIC))
+    begun_s = time.monotonic()
+    many = producer.send_many(TOPIC, VALUES * 10, partition=0)
+    assert 0.45 < time.monotonic() - begun_s < 1.5
+    server.call(lambda cluster, _: cluster.faults.clear())
+    lost = [index for index, _ in many.failed(20)]
+    assert lost == list(range(lost[0], 20_000))
+    assert lost[0] > 200, "it has waited more than once"
+
+
+@pytest.mark.parametrize("how", ["no room", "partitioner", "topic"])
+def test_what_fails_keeps_nothing_alive(
+    server: ClusterServer, make_producer: MakeProducer, how: str
+) -> None:
+    class Odd(Partitioner):  # type: ignore[misc]
+        def partition(self, *record: Any) -> int:
+            return 99 if record[3] == b"1" else 0
+
+    producer = make_producer(
+        server,
+        buffer_memory=BUFFER_BYTES,
+        max_block_ms=500,
+        **({"partitioner": Odd()} if how == "partitioner" else {}),
+    )
+    producer.send(TOPIC, b"before", key=b"k").get(10)
+    if how == "topic":
+        strike(server, Error(29, api=METADATA, topic="forbidden"))
+    elif how == "no room":
+        for node in (1, 2, 3):
+            server.pause(node)
+    topic = "forbidden" if how == "topic" else TOPIC
+    value = b"0%d" % time.time_ns()
+    gc.collect()
+    gc.disable()
+    try:
+        before = sys.getrefcount(value)
+        many = producer.send_many(topic, [value] * 1_000 + [b"1"] * 3, keys=[value] * 1_003)
+        assert sys.getrefcount(value) == before
+        if how == "no room":
+            with pytest.raises(BlockedError) as caught:
+                producer.send_many(topic, [value] * 1_000)
+            assert sys.getrefcount(value) > before, "in the frames of its traceback"
+            del caught
+            assert sys.getrefcount(value) == before
+    finally:
+        gc.enable()
+    for node in (1, 2, 3):
+        server.resume(node)
+    assert many.failed(20)
+
+
+def test_records_that_were_refused_are_given_back_on_the_io_thread(
+    server: ClusterServer, make_producer: MakeProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One at a time, where nothing waits; and whatever it raises stays there."""
+    threads: list[threading.Thread] = []
+    took_s: list[float] = []
+    inside = threading.Lock()
+
+    def give_back(_: Undelivered) -> None:
+        with_it = inside.acquire(blocking=False)
+        assert with_it, "two at once"
+        begun_s = time.monotonic()
+        threads.append(threading.current_thread())
+        with pytest.raises(BlockedError):
+            producer.send(TOPIC, bytes(BUFFER_BYTES - 900), partition=0)
+        took_s.append(time.monotonic() - begun_s)
+        inside.release()
+        sys.exit("from on_undelivered")
+
+    producer = make_producer(
+        server, buffer_memory=BUFFER_BYTES, max_block_ms=300, on_undelivered=give_back
+    )
+    producer.send(TOPIC, b"before", partition=0).get(10)
+    for node in (1, 2, 3):
+        server.pause(node)
+    sent: list[Any] = []
+
+    def send(partition: int) -> None:
+        with suppress(BlockedError):  # the other may have got all room
+            sent.append(producer.send_many(TOPIC, VALUES[:600], partition=partition))
+
+    senders = [threading.Thread(target=send, args=(number,)) for number in range(2)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join(10)
+    assert sent
+    until(lambda: caplog.text.count("SystemExit: from") >= len(sent), "it was logged", 10)
+    assert len(set(threads)) == 1
+    assert not {threading.current_thread(), *senders} & {*threads}
+    assert max(took_s) < 0.2
+    for node in (1, 2, 3):
+        server.resume(node)
+    producer.flush(20)
+    lost = sum(len(many.failed(0)) for many in sent)
+    assert lost == len(threads) > 0
+    assert "AssertionError" not in caplog.text
 
 
 def test_in_a_callback_it_never_waits(server: ClusterServer, make_producer: MakeProducer) -> None:
@@ -150,6 +345,7 @@ def test_in_a_callback_it_never_waits(server: ClusterServer, make_producer: Make
     taken = 2_000 - len(many.failed(10))
     assert 100 < taken < 400
     assert stored(server, 1) == VALUES[:taken]
+    producer.flush(10)
     assert account.values == VALUES[taken:]
 
 
@@ -167,6 +363,7 @@ def test_a_topic_that_the_cluster_refuses_fails_all_as_their_futures_tell(
     assert [index for index, _ in many.failed(0)] == list(range(2_000))
     with pytest.raises(kafka.errors.TopicAuthorizationFailedError, match="DESCRIBE and WRITE"):
         many.get(0)
+    producer.flush(10)
     assert account.values == VALUES
     assert account.given_back[-1].headers == (("h", b"1"),)
     assert {record.outcome for record in account.given_back} == {Outcome.NEVER_SENT}
@@ -208,12 +405,33 @@ def test_a_record_that_its_partitioner_has_no_place_for_costs_no_other(
     assert "Unrecognized partition: 99" in str(failed[0][1])
     assert "did not assign" in str(failed[1][1])
     assert {error.outcome for _, error in failed} == {Outcome.NEVER_SENT}
+    producer.flush(10)
     assert account.values == [VALUES[n] for n in lost]
     assert stored(server) == [value for n, value in enumerate(VALUES[:20]) if n not in lost]
     with pytest.raises(ZeroDivisionError):
         producer.send_many(TOPIC, VALUES[7:10])
     producer.flush(5)
     assert len(stored(server)) == 20 - len(lost)
+
+
+def test_what_a_partitioner_raises_is_its_own_and_what_is_not_there_is_looked_for_once(
+    server: ClusterServer, make_producer: MakeProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unlucky(Partitioner):  # type: ignore[misc]
+        def partition(self, *record: Any) -> int:
+            if int(record[3]) == 7:
+                raise kafka.errors.UnknownTopicOrPartitionError("the partitioner's own")
+            return 0 if int(record[3]) < 10 else 99
+
+    producer = make_producer(server, partitioner=Unlucky())
+    begun_s = time.monotonic()
+    many = producer.send_many(TOPIC, VALUES[:100])
+    assert time.monotonic() - begun_s < 3.0, "once, and not 90 times 0.1 s"
+    assert [index for index, _ in many.failed(10)] == [7, *range(10, 100)]
+    assert "cannot write to topic" not in caplog.text
+    assert len(stored(server)) == 9
+    with pytest.raises(kafka.errors.UnknownTopicOrPartitionError, match="the partitioner's own"):
+        producer.send_many(TOPIC, VALUES[7:9])
 
 
 # --- the brokers ----------------------------------------------------------------------------------
@@ -314,7 +532,7 @@ def test_leaders_that_move_in_the_middle_lose_and_double_nothing(
     for partition in range(3):
         offsets = [offset for p, offset in places if p == partition]
         assert offsets == sorted(offsets)
-    assert many.gaps == tuple(dict.fromkeys(number for f in many for number in f.gaps))
+    assert many.gaps == tuple(sorted({number for f in many for number in f.gaps}))
     assert set(many.gaps) <= set(range(1, len(producer.gaps()) + 1))
     assert producer.health().buffer_bytes == 0
 
@@ -526,6 +744,7 @@ def test_errors_in_on_undelivered_stop_nothing(
     strike(server, Error(29, api=METADATA, topic="forbidden"))
     producer = make_producer(server, on_undelivered=fail)
     assert len(producer.send_many("forbidden", VALUES[:5]).failed(0)) == 5
+    producer.flush(10)
     logged = [r for r in caplog.records if r.getMessage() == "Error in on_undelivered"]
     assert len(logged) == 5
     assert all(record.levelno == logging.ERROR for record in logged)

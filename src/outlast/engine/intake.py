@@ -52,8 +52,12 @@ class _RefusedError(Exception):
     """The record will not be had, and nothing was begun."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
+        super().__init__()
+        self._error = [error]
+
+    def taken_out(self) -> Exception:
+        """Why; it is not kept here, for this will be its context."""
+        return self._error.pop()
 
 
 class Intake:
@@ -130,7 +134,7 @@ class Intake:
             return batch
         except _RefusedError as refused:
             self.forget(ticket)
-            raise refused.error from None
+            raise refused.taken_out() from None
         except BaseException:
             # Also a signal handler's, which may come anywhere: between the charge and the record.
             self._hub.recount()

@@ -52,6 +52,8 @@ class Run:
 
     def bytes_max(self, begin: int, end: int) -> int:
         """The most that these records add to a batch."""
+        if begin == end:
+            return 0
         totals = self._added_up()
         return totals[end] - totals[begin]
 

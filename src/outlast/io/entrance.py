@@ -47,6 +47,14 @@ _ADVICE = {
     "DESCRIBE and WRITE on it",
     kafka_errors.InvalidTopicError: ": the brokers do not take that name",
 }
+_LOOK_S = 0.1  # as often as the engine judges who is held up
+
+
+class _HeldUp:
+    """Instead of what was asked for: the partition is held up."""
+
+
+_TakenOrNot = Taken | _HeldUp
 
 
 class Entrance:
@@ -107,18 +115,38 @@ class Entrance:
             batch.delivery = self._new_delivery(batch)
         return batch, batch.count - 1
 
-    def append_run(self, run: Run, begin: int, max_block_s: float) -> Taken:
+    def append_run(
+        self, run: Run, begin: int, max_block_s: float, *, patient: bool = True
+    ) -> Taken | None:
         """Take the record at `begin`, and with it those that follow into the same batch.
 
-        Waits and raises as `append` does.
+        Waits and raises as `append` does. Who is not `patient` does not wait for a partition that
+        is held up (there is room, but not for it), and gets None.
         """
 
-        def again(now: float, ticket: int) -> Taken | Waiting:
-            return self._sender.append_run(run, begin, now, ticket)
+        def again(now: float, ticket: int) -> _TakenOrNot | Waiting:
+            got = self._sender.append_run(run, begin, now, ticket)
+            if patient or not isinstance(got, Waiting) or got.reason != "share":
+                return got
+            self._waiters.pop(got.ticket, None)
+            self._sender.forget(got.ticket)
+            return _HeldUp()
 
-        return self._waited("send_many()", run.topic, again, self._accepted_run, max_block_s)
+        got: _TakenOrNot | Wait[_TakenOrNot, _TakenOrNot] = self._asked(
+            "send_many()", run.topic, again, self._accepted_run, max_block_s
+        )
+        if not isinstance(got, Wait):
+            return got if isinstance(got, Taken) else None
+        try:
+            waited = self._wait(got, None if patient else _LOOK_S)
+            return waited if isinstance(waited, Taken) else None
+        except BaseException:
+            self.cut_off(got.waiting)
+            raise
 
-    def _accepted_run(self, taken: Taken) -> Taken:
+    def _accepted_run(self, taken: _TakenOrNot) -> _TakenOrNot:
+        if isinstance(taken, _HeldUp):
+            return taken
         self._accepted(taken.batch)
         if self.door.asleep and self._sender.attention:
             self._nudge()
@@ -248,12 +276,18 @@ class Entrance:
             self._nudge()
         return waiter
 
-    def _wait(self, wait: Wait[S, T]) -> T:
-        """Until the engine gives something, or time is up."""
+    def _wait(self, wait: Wait[S, T], look_s: float | None = None) -> T:
+        """Until the engine gives something, or time is up. Who waits for room may ask again before
+        its turn, each `look_s`: what keeps it waiting may have become another thing.
+        """
         if self.in_callback:
             wait.max_block_s, wait.last_s = 0.0, self._clock()  # it would wait for itself
         while (got := self.look(wait)) is None:
-            cast(Flag, wait.waiter).wait(self.left_s(wait))
+            flag, left_s = cast(Flag, wait.waiter), self.left_s(wait)
+            if look_s is None or wait.waiting.reason != "memory":
+                flag.wait(left_s)
+            elif not flag.wait(min(left_s, look_s)):
+                flag.set()
         return got
 
     def left_s(self, wait: Wait[S, T]) -> float:

@@ -28,6 +28,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -61,7 +62,17 @@ _LONGEST_SLEEP_S = 60.0
 _TICK_S = 0.005  # that deadlines may be late by while there is an event in each step
 _LAST_BYTES_S = 5.0  # for requests without answer that are still on their way out at close
 _HANDOVER_S = 0.25  # for the I/O thread to settle the rest before a close does it itself
+_TURN_WAIT_S = 1.0  # for a callback that runs while the producer is closed
 _FORK_WAIT_S = 1.0  # for a callback that runs, and for the lock
+
+
+@dataclass(slots=True)
+class Refused:
+    """Records that were not taken are to be given back, where all callbacks run."""
+
+    delivery: Delivery
+    count: int
+    give_back: Callable[[], None]
 
 
 class Driver(Entrance):
@@ -119,8 +130,8 @@ class Driver(Entrance):
         self._sender = self._new_sender(self._clock())
         self.door.lead_to(self._sender, self._network.wake)
         self._waiters.clear()
-        self._untold: deque[Completion] = deque()
-        self._in_hand: list[Completion] = []  # being told
+        self._untold: deque[Completion | Refused] = deque()
+        self._in_hand: list[Completion | Refused] = []  # being told
         self._ticked_s = -math.inf
         self.door.asleep = self._nudged = False
         self._stopping, self._stop_by_s = False, 0.0
@@ -185,16 +196,34 @@ class Driver(Entrance):
             if self._thread is None or self._crash is not None:
                 return True
             batches = self._sender.flush(self._clock())
+            untold = (*self._in_hand, *self._untold) if told else ()
+            refused = [done for done in untold if isinstance(done, Refused)]
             if told:
                 batches += self._sender.untaken()
-                batches += settled_of((*self._in_hand, *self._untold))
+                batches += settled_of(done for done in untold if not isinstance(done, Refused))
             counts = records_of(batches)
+            counts.update({r.delivery: r.count for r in refused})
             self._nudge()
         for delivery, count in counts.items():
             left_s = None if last_s is None else max(0.0, last_s - self._clock())
             if not delivery.wait_told(count, left_s):
                 return False
         return True
+
+    def give_back(self, refused: Refused) -> None:
+        """Have this told on the I/O thread; if that has ended, or is about to, here."""
+        with self._lock:
+            self._untold.append(refused)
+            here = self._ended or self._crash is not None or self._thread is None
+            self._nudge()
+        if not here:
+            return
+        in_turn = self._telling.acquire(timeout=_TURN_WAIT_S)
+        try:
+            self._publish(())
+        finally:
+            if in_turn:
+                self._telling.release()
 
     def unsettled(self) -> int:
         """How many records have no outcome yet. They linger no longer."""
@@ -306,9 +335,11 @@ class Driver(Entrance):
                     self._in_hand.remove(completion)
         self._observers.tell(facts)
 
-    def _tell(self, completion: Completion) -> None:
+    def _tell(self, completion: Completion | Refused) -> None:
         if isinstance(completion, Settled):
             settle(completion.batch, self._reasons.trouble)
+        elif isinstance(completion, Refused):
+            completion.give_back()
         elif isinstance(completion, Compress):
             self._compress(completion.batch)
         elif (waiter := self._waiters.get(completion.ticket)) is not None and not waiter.set():
@@ -357,4 +388,5 @@ class Driver(Entrance):
         self._thread, self.door.ready = None, False
         self._network.abandon()
         if self._crash is None:
-            leave_behind(self._sender, self._untold, self._clock())
+            untold = [done for done in self._untold if not isinstance(done, Refused)]
+            leave_behind(self._sender, untold, self._clock())

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any, Protocol, TypeVar
 
 from opentelemetry import propagate
@@ -71,6 +71,9 @@ class Future(Protocol):
 
 class Many(Protocol):
     """What `send_many` returns (`outlast.deliveries.Deliveries`)."""
+
+    def __len__(self) -> int:
+        """How many records."""
 
     @property
     def gaps(self) -> Sequence[int]:
@@ -172,9 +175,9 @@ class SendSpans:
 
     def around_many(
         self,
-        send: Callable[[TracedHeaders, Sequence[Any]], M],
+        send: Callable[[TracedHeaders, Iterable[Any]], M],
         topic: str,
-        values: Sequence[Any],
+        values: Iterable[Any],
         headers: Sequence[Header],
         partition: int | None,
     ) -> M:
@@ -182,7 +185,8 @@ class SendSpans:
         copy = TracedHeaders(headers)
         span = None
         with self._tracing.trouble:
-            span = self._begun(topic, values, partition, copy, {BATCH_COUNT: len(values)})
+            known: Attributes = {BATCH_COUNT: len(values)} if isinstance(values, Sized) else {}
+            span = self._begun(topic, values, partition, copy, known)
         try:
             many = send(copy, values)
         except BaseException as error:
@@ -190,6 +194,7 @@ class SendSpans:
                 span.refused(error)
             raise
         if span is not None:
+            span.counted(many)
             many.add_both(span.all_settled)
         return many
 
@@ -255,6 +260,11 @@ class _SendSpan:
             if topic_partition is not None and topic_partition.partition is not None:
                 attributes[PARTITION] = str(topic_partition.partition)
             self._end(attributes, future.gaps, future.node_id, error)
+
+    def counted(self, many: Many) -> None:
+        """So many records came."""
+        with self._tracing.trouble:
+            self._span.set_attribute(BATCH_COUNT, len(many))
 
     def all_settled(self, many: Many) -> None:
         """All records of one call are settled; the first that failed tells for all."""
