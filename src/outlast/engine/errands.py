@@ -76,14 +76,9 @@ class Errands:
         if errand is None:
             return
         node = self._coordinators.get(errand.key)
-        if errand.token >= 0:
-            if node is not None and node.node_id in self._hub.brokers.down:
-                self._hub.inquiries.want_coordinator(errand.key, now)
-        elif now < errand.again_s:
-            return
-        elif node is None:
+        if node is None or node.node_id in self._hub.brokers.down:
             self._hub.inquiries.want_coordinator(errand.key, now)
-        else:
+        if node is not None and errand.token < 0 and now >= errand.again_s:
             self._ask(errand, node, now)
 
     def _ask(self, errand: Errand, node: Node, now: float) -> None:
@@ -230,10 +225,13 @@ class Errands:
     def silent(self, link: Link, judgement: Judgement, now: float) -> None:
         """The node does not answer a probe either."""
         errand = self.present
-        if errand is not None and link.pending and errand.token == link.pending[0].token:
+        node = None if errand is None else self._coordinators.get(errand.key)
+        if node is not None and node.node_id == link.node_id:
             assert judgement.cause is not None
-            self._gap(judgement.cause, judgement.name, now, since_s=link.pending[0].sent_s)
-            self._hub.inquiries.want_coordinator(errand.key, now)
+            since_s = link.waiting_since_s()
+            self._gap(
+                judgement.cause, judgement.name, now, since_s=inf if since_s is None else since_s
+            )
 
     def _came_to_nothing(
         self, cause: Cause, name: str, pending: Pending, node_id: int, now: float
