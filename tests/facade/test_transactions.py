@@ -238,14 +238,14 @@ def test_calls_in_the_wrong_order_name_the_state(
     until_seen(cluster, "a")
 
 
-OFFSETS = {TopicPartition(TOPIC, 0): OffsetAndMetadata(1, "", -1)}
+GOOD = {TopicPartition(TOPIC, 0): OffsetAndMetadata(1, "", -1)}
 
 
 @pytest.mark.parametrize(
     ("offsets", "group", "error"),
     [
-        (OFFSETS, None, TypeError),
-        (OFFSETS, 3, TypeError),
+        (GOOD, None, TypeError),
+        (GOOD, 3, TypeError),
         ([1], "readers", TypeError),
         ({("t", 0): OffsetAndMetadata(1, "", -1)}, "readers", TypeError),
         ({TopicPartition(TOPIC, 0): 1}, "readers", TypeError),
@@ -432,9 +432,7 @@ def test_a_silent_coordinator_of_the_group_is_not_waited_for(
     write(producer, "a")
     producer.flush()
     cluster.pause(cluster.call(look))
-    producer.send_offsets_to_transaction(
-        {TopicPartition(TOPIC, 0): OffsetAndMetadata(5, "", -1)}, group
-    )
+    producer.send_offsets_to_transaction(GOOD, group)
     producer.commit_transaction()
     until_seen(cluster, "a")
 
