@@ -25,7 +25,7 @@ from outlast import (
     KafkaProducer,
     Outcome,
 )
-from outlast.testing.coordinator_log import OFFSETS, TRANSACTIONS, coordinator_of
+from outlast.testing.coordinator_log import TRANSACTIONS, coordinator_of
 from outlast.testing.faults import CutAfter, Error
 from outlast.testing.server import ClusterServer
 from tests.net.broker import until
@@ -415,26 +415,6 @@ def test_who_is_lost_costs_time_only(
     write(producer, "c")
     producer.commit_transaction()
     until_seen(cluster, *("ac" if moment == "abort" else "abc"))
-
-
-def test_a_silent_coordinator_of_the_group_is_not_waited_for(
-    cluster: ClusterServer, make: Make
-) -> None:
-    """Not even where nothing was asked of it yet, and only the connect hangs."""
-    group = "readers"
-    producer = make(socket_connection_setup_timeout_ms=60_000)
-
-    def look(mock: Any, now: float) -> int:
-        node = next(node for node in mock.nodes.values() if node.running)
-        return int(coordinator_of(mock, node, OFFSETS, group, now))
-
-    producer.begin_transaction()
-    write(producer, "a")
-    producer.flush()
-    cluster.pause(cluster.call(look))
-    producer.send_offsets_to_transaction(GOOD, group)
-    producer.commit_transaction()
-    until_seen(cluster, "a")
 
 
 # --- time ---------------------------------------------------------------------------------------
