@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from kafka.errors import MessageSizeTooLargeError
 
@@ -23,9 +23,9 @@ from outlast.engine.partitioner import keyed_partition
 from outlast.engine.record_batch import RECORD_BYTES_MAX, Headers, headers_bytes_max
 from outlast.engine.run import Run
 
-RECORD_OVERHEAD_BYTES = 120  # of a record's future and slot
-BATCH_OVERHEAD_BYTES = 700  # of a batch's own objects and header
-TOPIC_FORBIDDEN = frozenset({17, 29})  # invalid name, not authorized: waiting does not help
+RECORD_OVERHEAD_BYTES: Final = 120  # of a record's future and slot
+BATCH_OVERHEAD_BYTES: Final = 700  # of a batch's own objects and header
+TOPIC_FORBIDDEN: Final = frozenset({17, 29})  # invalid name, not authorized: waiting does not help
 
 
 @final

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from outlast.engine.rng import Rng
 
-_SEED = 0x9747B28C
-_M = 0x5BD1E995
-_MASK = 0xFFFFFFFF
-_WORDS = tuple(struct.Struct(f"<{n}I") for n in range(65))  # keys up to 256 bytes
+if TYPE_CHECKING:
+    from mypy_extensions import i64  # where it is compiled: 64 bits, without a check. Else an int.
+
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+_WORDS: Final = tuple(struct.Struct(f"<{n}I") for n in range(65))  # keys up to 256 bytes
 
 
 def murmur2(key: bytes) -> int:
@@ -24,9 +28,11 @@ def murmur2(key: bytes) -> int:
     length = len(key)
     count = length >> 2
     words = _WORDS[count] if count < len(_WORDS) else struct.Struct(f"<{count}I")
-    h = _SEED ^ length
+    h: i64 = _SEED ^ length
+    k: i64
     for word in words.unpack_from(key):
-        k = word * _M & _MASK
+        k = word
+        k = k * _M & _MASK
         h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
     if tail := key[count << 2 :]:
         h = (h ^ int.from_bytes(tail, "little")) * _M & _MASK

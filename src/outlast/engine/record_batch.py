@@ -21,24 +21,25 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kafka import codec
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.record import MemoryRecords
 from kafka.record.util import calc_crc32c
 
-HEADER_BYTES = 61
-MAGIC = 2
+HEADER_BYTES: Final = 61
+MAGIC: Final = 2
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_PRODUCER = struct.Struct(">qhi")
-_UINT32 = struct.Struct(">I")
-_LENGTH_END = 12  # the length field counts what follows it
-_CRC_AT = 17
-_CRC_FROM = 21
-_ATTRIBUTES_END = 22
-_TRANSACTIONAL = 0x10
-_PRODUCER_AT = 43
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_PRODUCER: Final = struct.Struct(">qhi")
+_UINT32: Final = struct.Struct(">I")
+_LENGTH_END: Final = 12  # the length field counts what follows it
+_CRC_AT: Final = 17
+_CRC_FROM: Final = 21
+_ATTRIBUTES_END: Final = 22
+_TRANSACTIONAL: Final = 0x10
+_PRODUCER_AT: Final = 43
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -60,10 +61,10 @@ def _encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-_TABLE_SIZE = 1 << 14
-_VARINTS = [_encode_varint(n) for n in range(_TABLE_SIZE)]
-_NULL = _encode_varint(-1)  # the length of a missing key or value
-_NO_HEADERS = b"\x00"
+_TABLE_SIZE: Final = 1 << 14
+_VARINTS: Final = [_encode_varint(n) for n in range(_TABLE_SIZE)]
+_NULL: Final = _encode_varint(-1)  # the length of a missing key or value
+_NO_HEADERS: Final = b"\x00"
 
 
 def _varint(value: int) -> bytes:
@@ -269,7 +270,7 @@ def stamp(
 
 
 # beside key and value: 1, and varints: length, time, offset, key, value, headers
-RECORD_BYTES_MAX = 1 + 5 + 10 + 5 + 5 + 5 + 5
+RECORD_BYTES_MAX: Final = 1 + 5 + 10 + 5 + 5 + 5 + 5
 
 
 def record_bytes_max(key: bytes | None, value: bytes | None, headers: Headers) -> int:
