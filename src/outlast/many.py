@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from outlast.io.thread import Driver
     from outlast.partitioning import UserPartitioner
 
-FEW = 24  # records with keys that are quicker put one by one
+FEW = 48  # records with keys that are quicker put one by one
 KEYED_AT_ONCE = 4096  # records that are put in order of their partitions together
 PLACES_KEPT = 1 << 16  # keys whose partition is remembered within a call
 

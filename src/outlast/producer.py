@@ -243,10 +243,11 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
     ) -> Deliveries:
         """Put many records into the buffer at once; returns one future for all of them.
 
-        It costs a fraction of as many `send()`. Guarantees, waiting and errors are the same, but
-        for this: what is wrong with a record is found before the first is taken, so that nothing
-        is sent then; and from the first that was taken on, what cannot be taken (no room within
-        `max_block_ms`, the producer is closed) raises no more but fails in what comes back.
+        Lists of some hundreds cost about half of as many `send()`. Guarantees and errors are the
+        same, but for this: what is wrong with a record is found before the first is taken, so that
+        nothing is sent then; from the first that was taken on, what cannot be taken (no room, the
+        producer is closed) raises no more but fails in what comes back; and all waiting of the
+        call is within one `max_block_ms`.
 
         Args:
             topic: of all records.

@@ -124,6 +124,29 @@ class Entrance:
         is held up (there is room, but not for it), and gets None.
         """
 
+        self._not_inside("send_many()")
+        now = self._clock()
+        got: Taken | Waiting | None = None
+        try:
+            with self._lock:
+                if not self.door.ready:
+                    self.make_ready()
+                got = self._sender.append_run(run, begin, now)
+                if type(got) is Taken:
+                    if got.batch.delivery is None:
+                        self._accepted(got.batch)
+                    if self.door.asleep and self._sender.attention:
+                        self._nudge()
+                    return got
+                self._sender.forget(cast(Waiting, got).ticket)  # it will have another
+        except BaseException:
+            self.cut_off(got)
+            raise
+        return self._run_in_time(run, begin, max_block_s, patient=patient)
+
+    def _run_in_time(
+        self, run: Run, begin: int, max_block_s: float, *, patient: bool
+    ) -> Taken | None:
         def again(now: float, ticket: int) -> _TakenOrNot | Waiting:
             got = self._sender.append_run(run, begin, now, ticket)
             if patient or not isinstance(got, Waiting) or got.reason != "share":
