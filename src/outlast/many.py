@@ -88,7 +88,7 @@ class _Way:
     ) -> None:
         self.records = records
         self.driver = driver
-        self.left_s = max_block_s  # for all waiting
+        self.left_s = self._max_block_s = max_block_s  # for all waiting
         self.over = False  # the rest is lost: nothing more is tried
         self._refused = refused
 
@@ -146,7 +146,9 @@ class _Way:
     def _append(self, run: Run, begin: int) -> Taken | None:
         begun_s = time.monotonic()
         try:
-            return self.driver.append_run(run, begin, self.left_s, patient=self.patient)
+            return self.driver.append_run(
+                run, begin, self.left_s, self._max_block_s, patient=self.patient
+            )
         finally:
             self.left_s = max(0.0, self.left_s - (time.monotonic() - begun_s))
 

@@ -22,7 +22,7 @@ from outlast.engine.intake import (
 )
 from outlast.engine.messages import Compress, Granted
 from outlast.engine.queue import FailureReason
-from outlast.engine.run import Run
+from outlast.engine.run import PASS_BYTES, PASS_RECORDS, Run
 from outlast.engine.settings import Settings
 from tests.engine.test_metadata import answer, part, topic
 from tests.engine.usual import USUAL
@@ -213,6 +213,23 @@ def test_a_run_is_taken_in_a_few_passes(partition: int | None) -> None:
     if partition is not None:
         sizes = [batch.size_bytes for batch in world.batches[:-1]]
         assert min(sizes) > 16_384 - 150, "they are filled to the end"
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_one_pass_is_bounded_however_large_batches_are(size: int) -> None:
+    """Others wait for the engine meanwhile."""
+    world = World(True, batch_bytes=1 << 26, buffer_bytes=1 << 27)
+    run = run_of([b"v" * size] * 5_000, partition=0)
+    begin, counts = 0, []
+    while begin < 5_000:
+        taken = world.intake.append_run(run, begin, 1.0)
+        assert isinstance(taken, Taken)
+        counts.append(taken.count)
+        begin += taken.count
+    assert max(counts) <= PASS_RECORDS + 1
+    assert max(counts) * size <= PASS_BYTES + size
+    [batch] = world.hub.partitions["t", 0].queue.batches
+    assert batch.count == 5_000
 
 
 @pytest.mark.parametrize("held_up", [False, True])

@@ -215,6 +215,7 @@ def test_a_partition_that_is_held_up_takes_no_other_with_it(
     assert failed
     assert {keyed_partition(keys[index], range(3)) for index, _ in failed} == {0}
     assert {(e.kind, e.outcome) for _, e in failed} == {("blocked", Outcome.NEVER_SENT)}
+    assert "max_block_ms=1500 " in str(failed[0][1])
     lost = {index for index, _ in failed}
     of_it = [n for n in range(6_000) if keyed_partition(keys[n], range(3)) == 0]
     assert [n for n in of_it if n in lost] == of_it[-len(lost) :], "those behind the first lost"

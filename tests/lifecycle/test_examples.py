@@ -25,10 +25,11 @@ def test_each_has_its_count() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("partitions", [1, 5])
 @pytest.mark.parametrize("name", RECORDS)
-def test_the_example_runs(name: str) -> None:
+def test_the_example_runs(name: str, partitions: int) -> None:
     with calm_cluster(1) as server:
-        server.create_topic("orders", 1)
+        server.create_topic("orders", partitions)
         program = f"BOOTSTRAP = {server.bootstrap!r}\n{EXAMPLES[name]}"
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", program],
@@ -37,8 +38,9 @@ def test_the_example_runs(name: str) -> None:
             timeout=60,
         )
         assert (done.returncode, done.stderr) == (0, "")
-        assert stored(server) == RECORDS[name]
+        assert stored(server, partitions) == RECORDS[name]
 
 
-def stored(server: ClusterServer) -> int:
-    return len({record.value for record in server.records("orders", 0)})
+def stored(server: ClusterServer, partitions: int) -> int:
+    records = (record for p in range(partitions) for record in server.records("orders", p))
+    return len({record.value for record in records})

@@ -116,14 +116,13 @@ class Entrance:
         return batch, batch.count - 1
 
     def append_run(
-        self, run: Run, begin: int, max_block_s: float, *, patient: bool = True
+        self, run: Run, begin: int, left_s: float, max_block_s: float, *, patient: bool = True
     ) -> Taken | None:
         """Take the record at `begin`, and with it those that follow into the same batch.
 
-        Waits and raises as `append` does. Who is not `patient` does not wait for a partition that
-        is held up (there is room, but not for it), and gets None.
+        Waits and raises as `append` does, but no longer than is left. Who is not `patient` does not
+        wait for a partition that is held up (there is room, but not for it), and gets None.
         """
-
         self._not_inside("send_many()")
         now = self._clock()
         got: Taken | Waiting | None = None
@@ -142,10 +141,10 @@ class Entrance:
         except BaseException:
             self.cut_off(got)
             raise
-        return self._run_in_time(run, begin, max_block_s, patient=patient)
+        return self._run_in_time(run, begin, left_s, max_block_s, patient=patient)
 
     def _run_in_time(
-        self, run: Run, begin: int, max_block_s: float, *, patient: bool
+        self, run: Run, begin: int, left_s: float, max_block_s: float, *, patient: bool
     ) -> Taken | None:
         def again(now: float, ticket: int) -> _TakenOrNot | Waiting:
             got = self._sender.append_run(run, begin, now, ticket)
@@ -156,10 +155,11 @@ class Entrance:
             return _HeldUp()
 
         got: _TakenOrNot | Wait[_TakenOrNot, _TakenOrNot] = self._asked(
-            "send_many()", run.topic, again, self._accepted_run, max_block_s
+            "send_many()", run.topic, again, self._accepted_run, left_s
         )
         if not isinstance(got, Wait):
             return got if isinstance(got, Taken) else None
+        got.max_block_s = max_block_s  # as errors tell it
         try:
             waited = self._wait(got, None if patient else _LOOK_S)
             return waited if isinstance(waited, Taken) else None
