@@ -7,7 +7,7 @@ to a folder for the time of the run. `tests.txt` lists the tests: those that use
 Each is run twice against the installed kafka-python, and what passed of what was run is printed.
 Those that need a broker get a real Kafka of one node.
 
-Exit code: 0 if every listed test passed with outlast, save those of `NOT_YET`; else 1.
+Exit code: 0 if every listed test passed with both; else 1.
 """
 
 from __future__ import annotations
@@ -32,12 +32,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 KAFKA_VERSION = "4.1.1"  # of tests/real
 LIMIT_S = 600
-
-# Listed, and expected to fail: their names, and why.
-NOT_YET = {
-    "test_transactional_producer_messages": "transactions are not supported yet",
-    "test_transactional_producer_offsets": "transactions are not supported yet",
-}
 
 
 @dataclass(frozen=True)
@@ -173,8 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(tests, outcomes))
     failed = [name for names in outcomes[1].failed.values() for name in names]
     for name in failed:
-        print(f"failed with outlast: {name} ({NOT_YET.get(name, 'unexpected')})")
-    if unexpected := [name for name in failed if name not in NOT_YET]:
+        print(f"failed with outlast: {name}")
+    if failed:
         print(outcomes[1].output)
     whole = all(
         sum(len(names) for kept in (o.passed, o.failed) for names in kept.values())
@@ -183,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if not whole:
         print("the number of tests is not that of tests.txt")
-    return 1 if unexpected or outcomes[0].failed or not whole else 0
+    return 1 if failed or outcomes[0].failed or not whole else 0
 
 
 if __name__ == "__main__":
