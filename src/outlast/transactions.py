@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka.errors import IllegalStateError
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
-from outlast.engine.intake import Waiting
-from outlast.engine.transactions import Transactions
-from outlast.engine.txn_wire import Group, Offset
-from outlast.io.thread import Driver
+if TYPE_CHECKING:  # the engine is not brought in before a producer is built
+    from outlast.engine.intake import Waiting
+    from outlast.engine.transactions import Transactions
+    from outlast.engine.txn_wire import Group, Offset
+    from outlast.io.thread import Driver
 
 log = logging.getLogger(__name__)
 
@@ -59,19 +60,19 @@ class TransactionCalls:
 
     def init(self, max_block_s: float) -> None:
         """`init_transactions()`"""
-        self._call("init_transactions()", Transactions.init, max_block_s)
+        self._call("init_transactions()", lambda it, now, t: it.init(now, t), max_block_s)
 
     def begin(self) -> None:
         """`begin_transaction()`"""
-        self._call("begin_transaction()", _begin, 0.0)
+        self._call("begin_transaction()", lambda it, now, _: it.begin(now), 0.0)
 
     def commit(self, max_block_s: float) -> None:
         """`commit_transaction()`"""
-        self._call("commit_transaction()", Transactions.commit, max_block_s)
+        self._call("commit_transaction()", lambda it, now, t: it.commit(now, t), max_block_s)
 
     def abort(self, max_block_s: float) -> None:
         """`abort_transaction()`"""
-        self._call("abort_transaction()", Transactions.abort, max_block_s)
+        self._call("abort_transaction()", lambda it, now, t: it.abort(now, t), max_block_s)
 
     def send_offsets(
         self, offsets: Mapping[Any, Any], group_metadata: Any, max_block_s: float
@@ -94,7 +95,7 @@ class TransactionCalls:
         if not self._enabled:
             return
         try:
-            self._driver.transact("close()", Transactions.end_open, timeout_s)
+            self._driver.transact("close()", lambda it, now, t: it.end_open(now, t), timeout_s)
         except Exception as error:
             log.warning(
                 "A transaction is left open by close(): %s. The coordinator aborts it after "
@@ -179,10 +180,6 @@ class InTransactions:
         self._transactions.abort(self._max_block_s)
 
 
-def _begin(transactions: Transactions, now: float, _ticket: int) -> None:
-    transactions.begin(now)
-
-
 def group_of(group_metadata: Any) -> Group:
     """A consumer group from `KafkaConsumer.group_metadata()`, or from its id.
 
@@ -192,6 +189,8 @@ def group_of(group_metadata: Any) -> Group:
     """
     if isinstance(group_metadata, str):
         group_metadata = ConsumerGroupMetadata(group_id=group_metadata)
+    from outlast.engine.txn_wire import Group
+
     if not isinstance(group_metadata, ConsumerGroupMetadata):
         raise TypeError(
             "send_offsets_to_transaction() takes a ConsumerGroupMetadata or a group's id, got "
@@ -220,6 +219,8 @@ def offsets_of(offsets: Mapping[Any, Any]) -> dict[tuple[str, int], Offset]:
         raise TypeError(
             f"offsets must be a dict of TopicPartition: OffsetAndMetadata, got {offsets!r}"
         )
+    from outlast.engine.txn_wire import Offset
+
     converted: dict[tuple[str, int], Offset] = {}
     for place, offset in offsets.items():
         if not isinstance(place, TopicPartition) or not isinstance(offset, OffsetAndMetadata):

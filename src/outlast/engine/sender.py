@@ -75,8 +75,8 @@ class Sender:
                 self._hub, settings.transactional_id, settings.transaction_timeout_ms
             )
         # the application's side, where every call layer would be paid for each record
-        self.append = self._guarded(self._intake.append)
-        self.append_run = self._guarded(self._intake.append_run)
+        self.append = self._guarded(self._intake.append, 7)
+        self.append_run = self._guarded(self._intake.append_run, 3)
         self.partitions_for = self._intake.partitions_for
 
     def __repr__(self) -> str:
@@ -96,14 +96,21 @@ class Sender:
             return
         self._intake.cancel_wait(ticket, now)
 
-    def _guarded(self, take: Take) -> Take:
-        """Records are taken within a transaction only, where there are transactions."""
+    def _guarded(self, take: Take, others: int) -> Take:
+        """Records are taken within a transaction only, where there are transactions. The ticket is
+        the last argument, behind so many others.
+        """
         transactions = self.transactions
         if transactions is None:
             return take
 
         def guarded(*arguments: Any) -> Any:
-            transactions.check_send()
+            try:
+                transactions.check_send()
+            except BaseException:
+                if len(arguments) > others:  # it has waited: what was kept for it goes to others
+                    self._intake.forget(arguments[-1])
+                raise
             return take(*arguments)
 
         return cast("Take", guarded)

@@ -88,6 +88,7 @@ class Application:
         "failures",
         "ledger",
         "max_block_s",
+        "on_transaction",
     )
 
     def __init__(
@@ -111,6 +112,7 @@ class Application:
         self._open = 0
         self._shut = False
         self.failures: Counter[str] = Counter()  # by kind, as the engine told them
+        self.on_transaction: Callable[[int], None] | None = None  # a call of one may go on
 
     def __repr__(self) -> str:
         return f"<Application open={self._open} blocked={len(self._tickets)}>"
@@ -178,6 +180,10 @@ class Application:
 
     def granted(self, ticket: int, now: float) -> None:
         """The engine has room, or knows more: the thread that waits tries again."""
+        if ticket < 0:
+            assert self.on_transaction is not None
+            self.on_transaction(ticket)
+            return
         name = self._tickets.pop(ticket, None)
         if name is not None:  # else it gave up at this very moment
             self._at(now, lambda later: self._run(name, later))

@@ -25,6 +25,7 @@ MOST = {
     "open": 1,
     "slow": 1,
     "probe": 1,
+    "coordinator": 1,
     "control": 2,
 }  # to one node; one of two by a bootstrap name
 MOST_CONTROL = 3  # to all nodes together

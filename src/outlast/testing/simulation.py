@@ -293,6 +293,14 @@ class Simulation(Story):
                 self.sender.responded(connection, token, response, self.now)
         self._obey()
 
+    def soon(self, step: Callable[[], object]) -> None:
+        """Do something at this very moment, after what is being done; no step of the story."""
+        self._schedule(self.now, step)
+
+    def obey(self) -> None:
+        """After an input of an application of its own."""
+        self._obey_and_wake()
+
     def _obey_and_wake(self) -> None:
         """After an input of the application: the I/O thread is woken if the engine asks for it."""
         self._obey()
