@@ -298,8 +298,9 @@ class Simulation(Story):
         self._schedule(self.now, step)
 
     def obey(self) -> None:
-        """After an input of an application of its own."""
-        self._obey_and_wake()
+        """After a call that wakes the I/O thread in any case."""
+        self._obey()
+        self._tick_at = self.now
 
     def _obey_and_wake(self) -> None:
         """After an input of the application: the I/O thread is woken if the engine asks for it."""

@@ -24,6 +24,7 @@ from random import Random
 from kafka.errors import IllegalStateError, ProducerFencedError
 
 from outlast.engine.intake import Waiting
+from outlast.engine.transaction_state import State
 from outlast.engine.transactions import Transactions
 from outlast.testing.application import SimFuture
 from outlast.testing.ledger import ACKED
@@ -108,6 +109,17 @@ class Transacting:
         """One transaction of these records, which is committed."""
         assert self.idle
         self.idle, self._ends = False, True
+        if self._engine.state is State.UNINITIALIZED:  # the last one was left to its time-out
+            self._until_done(self._engine.init, partial(self._once, sends))
+        else:
+            self._once(sends)
+
+    def _once(
+        self, sends: Sequence[Callable[[], SimFuture]], error: Exception | None = None
+    ) -> None:
+        if error is not None:
+            self._stop(error)
+            return
         self._engine.begin(self._sim.now)
         self._obey()
         self.transactions.append(SimTransaction(len(self.transactions)))
