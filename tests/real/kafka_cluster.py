@@ -311,6 +311,11 @@ class RealCluster:
         running = [node for node in self.nodes.values() if node.running]
         until(lambda: not any(self._view(n, name).partitions for n in running), f"{name} is gone")
 
+    def elect_preferred(self) -> None:
+        """Every partition's first replica leads it again, those of internal topics included."""
+        with self._admin() as admin:
+            admin.elect_leaders(0)
+
     def alter_quota(self, client_id: str, bytes_per_s: float | None) -> None:
         """Bound what producers of that client id may write to each broker; None: unbounded."""
         node = next(node for node in self.nodes.values() if node.running)
