@@ -46,6 +46,7 @@ class Settings:
     buffer_bytes: int | None = None  # of records that wait, where the client has such a bound
     buffer_records: int | None = None  # the same (confluent-kafka alone bounds their number)
     delivery_timeout_ms: int | None = None
+    transactional_id: str | None = None  # of those clients only that have `transact`
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ class KafkaPython:
             "batch_size": settings.batch_bytes,
             "compression_type": settings.compression,
             "delivery_timeout_ms": settings.delivery_timeout_ms,
+            "transactional_id": settings.transactional_id,
             **self._bounds(settings),
         }
         self.producer = self._class()(
@@ -153,6 +155,8 @@ class KafkaPython:
             enable_idempotence=True,
             **{name: value for name, value in asked.items() if value is not None},
         )
+        if settings.transactional_id is not None:
+            self.producer.init_transactions()
 
     def _class(self) -> Any:
         from kafka import KafkaProducer
@@ -172,6 +176,12 @@ class KafkaPython:
         send = self.producer.send
         for value, key, partition in _records(values, keys, partitions):
             send(topic, value, key, None, partition)
+
+    def transact(self, topic: str, values: Sequence[bytes], partitions: Partitions = None) -> None:
+        """One transaction of these records, committed."""
+        self.producer.begin_transaction()
+        self.send_all(topic, values, None, partitions)
+        self.producer.commit_transaction()
 
     def hold(self, topic: str, values: Iterable[bytes]) -> list[Any]:
         send = self.producer.send

@@ -16,6 +16,7 @@ import multiprocessing
 import random
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -33,6 +34,7 @@ from tests.real.kafka_cluster import (
 )
 
 PARTITIONS_AT_ONCE = 5_000  # a controller refuses 10 000 in one request
+READ_S = 60.0
 REPLICATION_S = (0.0003, 0.0008)  # the mock's followers: not to be the limit
 
 
@@ -44,6 +46,27 @@ def count(bootstrap: str, topic: str) -> int:
     with contextlib.closing(consumer):
         partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
         return sum(consumer.end_offsets(partitions).values())
+
+
+def count_committed(bootstrap: str, topic: str) -> int:
+    """How many records of the topic a reader of committed data sees: an end offset counts markers
+    of transactions, too.
+    """
+    from kafka import KafkaConsumer, TopicPartition
+
+    common = {"bootstrap_servers": bootstrap.split(","), "group_id": None}
+    with contextlib.closing(KafkaConsumer(**common)) as consumer:
+        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+        ends = consumer.end_offsets(partitions)
+    common |= {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    found, deadline = 0, time.monotonic() + READ_S
+    with contextlib.closing(KafkaConsumer(**common)) as consumer:
+        consumer.assign(partitions)
+        while any(consumer.position(place) < end for place, end in ends.items()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{found} records of {topic} read in {READ_S:g} s, not all")
+            found += sum(map(len, consumer.poll(timeout_ms=200).values()))
+    return found
 
 
 def batches(folder: Path, topic: str) -> int:
@@ -178,7 +201,9 @@ class OneKafka(RealCluster):
             "listener.security.protocol.map": ",RELAYED:PLAINTEXT",
         }
         lines = [line + more.get(line.partition("=")[0], "") for line in lines]
-        return "\n".join([*lines, "log.segment.delete.delay.ms=1000", ""])
+        lines += ["log.segment.delete.delay.ms=1000"]
+        lines += ["transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1"]
+        return "\n".join([*lines, ""])  # of two lines of one name the last counts
 
 
 @contextlib.contextmanager

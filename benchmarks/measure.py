@@ -7,6 +7,7 @@ so that a profiler can be put before it. Jobs are the fields of `Job`; `kind` sa
 * `burst`: records one after the other, as fast as they are taken, then `flush()`. CPU is
   `time.process_time()`: this process with all its threads, without start, imports, connecting and
   a warm-up.
+* `transactions`: one after the other, committed, each of `transaction_records`.
 * `latency`: one record every so often; how long until its ack.
 * `idle`: producers that have sent something once, and now do nothing.
 * `memory`: records that nobody acknowledges, with what the application keeps to hear of them.
@@ -67,6 +68,7 @@ class Job:
     records: int | None = None  # so many, whatever time they take
     records_per_s: float = 1_000.0
     warm_up_records: int = 5_000
+    transaction_records: int = 100  # in each
     codec_time: bool = False  # measure the codec alone as well
 
     def open(self) -> Client:
@@ -78,6 +80,7 @@ class Job:
             compression=self.compression,
             buffer_bytes=self.buffer_bytes,
             buffer_records=self.buffer_records,
+            transactional_id=self.topic if self.kind == "transactions" else None,
         )
         client: Client = CLIENTS[self.client](settings)
         return client
@@ -186,6 +189,33 @@ def _send(job: Job, clients: list[Client], chunk: Chunk) -> int:
     for thread in others:
         thread.join()
     return sum(counts)
+
+
+def transactions(job: Job) -> dict[str, Any]:
+    """What records cost that are sent in small transactions, one after the other."""
+    client: Any = job.open()
+    size = job.transaction_records
+    values = [b"v" * job.value_bytes] * size
+    partitions = [n % job.partitions for n in range(size)] if job.in_turn else None
+    warm_up = -(-job.warm_up_records // size)
+    for _ in range(warm_up):
+        client.transact(job.topic, values, partitions)
+    count = 0
+    cpu_before_s, before_s = time.process_time(), time.perf_counter()
+    while time.perf_counter() - before_s < job.seconds:
+        client.transact(job.topic, values, partitions)
+        count += 1
+    cpu_s, wall_s = time.process_time() - cpu_before_s, time.perf_counter() - before_s
+    client.close()
+    records = count * size
+    return {
+        "records": records,
+        "records_per_cpu_s": round(records / cpu_s),
+        "records_per_s": round(records / wall_s),
+        "us_per_record": round(1e6 * cpu_s / records, 3),
+        "ms_per_transaction": round(1e3 * wall_s / count, 3),
+        "sent": records + warm_up * size,
+    }
 
 
 # --- the others -----------------------------------------------------------------------------------
@@ -330,6 +360,7 @@ def _rss_bytes() -> int:
 
 KINDS: dict[str, Callable[[Job], dict[str, Any]]] = {
     "burst": burst,
+    "transactions": transactions,
     "latency": latency,
     "idle": idle,
     "memory": memory,

@@ -19,7 +19,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -98,7 +98,9 @@ class Bench:
                 result = self._outage(process, outage_s)
             else:
                 result = _result(process)
-        result = checked(result, kafka.direct, job.topic)
+        transactional = job.kind == "transactions"
+        count = clusters.count_committed if transactional else clusters.count
+        result = checked(result, kafka.direct, job.topic, count)
         if job.batch_records is not None:
             result |= filled(result["sent"], kafka.batches(job.topic), job.batch_records)
         kafka.delete_topic(job.topic)
@@ -155,9 +157,14 @@ def _result(process: subprocess.Popen[str]) -> Run:
     return result
 
 
-def checked(result: Run, bootstrap: str, topic: str) -> Run:
+def checked(
+    result: Run,
+    bootstrap: str,
+    topic: str,
+    count: Callable[[str, str], int] | None = None,
+) -> Run:
     """The result, if the topic holds exactly the records that were sent."""
-    found = clusters.count(bootstrap, topic)
+    found = (count or clusters.count)(bootstrap, topic)
     if found != result["sent"]:
         raise RunError(f"{result['sent']} records sent, {found} in the topic")
     return result

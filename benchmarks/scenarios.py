@@ -230,6 +230,21 @@ def many_partitions(scale: Scale) -> Scenario:
     return Scenario("many-partitions", title, cases, columns, (target,), runs=2)
 
 
+def transactions(scale: Scale) -> Scenario:
+    """Without keys, as each client spreads records then; and over all partitions with both."""
+    job: dict[str, Any] = {"kind": "transactions", "seconds": 2 * scale.seconds, **SMALL}
+    variants = {"no keys": job, "over 12 partitions": {**job, "in_turn": True}}
+    cases: tuple[Case, ...] = ()
+    for variant, its_job in variants.items():
+        cases += _cases(PYTHONIC, variant, "kafka", **its_job)
+    words, per_cpu = "records per CPU second, transactions of 100", "records_per_cpu_s"
+    targets = tuple(
+        Target(words, variant, per_cpu, 3.0, against="kafka-python") for variant in variants
+    )
+    columns = (*BURST, Column("ms_per_transaction", "ms for a transaction", "{:,.1f}".format))
+    return Scenario("transactions", "Transactions of 100 records", cases, columns, targets)
+
+
 def latency(scale: Scale) -> Scenario:
     clients = ("outlast", "kafka-python", "confluent-kafka", "aiokafka")
     job = {"kind": "latency", "linger_ms": 0, "seconds": scale.latency_s}
@@ -376,6 +391,7 @@ def by_producers(scale: Scale) -> Scenario:
 SCENARIOS: dict[str, Callable[[Scale], Scenario]] = {
     "throughput": throughput,
     "latency": latency,
+    "transactions": transactions,
     "codecs": codecs,
     "many-partitions": many_partitions,
     "round-trip": round_trip,
