@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from outlast import (
     KafkaProducer,
     Outcome,
 )
+from outlast.testing.cluster import ClusterSettings, MockCluster
 from outlast.testing.coordinator_log import TRANSACTIONS, coordinator_of
 from outlast.testing.faults import CutAfter, Error
 from outlast.testing.server import ClusterServer
@@ -35,6 +38,14 @@ PRODUCE, END_TXN, ADD_PARTITIONS = 0, 26, 24
 Make = Callable[..., KafkaProducer]
 
 
+@pytest.fixture(params=[1, 2], ids=["KIP-98", "KIP-890"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[ClusterServer]:
+    """Three nodes that speak one of the two protocols."""
+    settings = ClusterSettings(transaction_version=request.param)
+    with ClusterServer(MockCluster(3, settings=settings, rng=random.Random(2))) as server:
+        yield server
+
+
 @pytest.fixture
 def make(cluster: ClusterServer, make_producer: Callable[..., KafkaProducer]) -> Make:
     """Makes a producer that may begin."""
@@ -43,10 +54,23 @@ def make(cluster: ClusterServer, make_producer: Callable[..., KafkaProducer]) ->
 
     def make_one(transactional_id: str = ID, **keywords: Any) -> KafkaProducer:
         producer = make_producer(cluster, transactional_id=transactional_id, **keywords)
-        producer.init_transactions()
+        until_done(producer.init_transactions)
         return producer
 
     return make_one
+
+
+def until_done(call: Callable[[], object]) -> None:
+    """Make the call again while it runs into its time-out."""
+
+    def done() -> bool:
+        try:
+            call()
+        except KafkaTimeoutError:
+            return False
+        return True
+
+    until(done, 20.0)
 
 
 def write(producer: KafkaProducer, word: str, count: int = 9) -> list[DeliveryFuture]:
@@ -359,6 +383,25 @@ def test_an_end_whose_answer_is_lost_is_asked_for_again(
     )
 
 
+@pytest.mark.parametrize("fault", [Error(api=END_TXN, code=120), Error(api=10, code=53)], ids=str)
+def test_a_commit_that_may_have_been_done_is_not_told_as_undone(
+    cluster: ClusterServer, make: Make, fault: Error
+) -> None:
+    """It was asked for, and its answer was lost; then there are other answers only."""
+    producer = make()
+    producer.begin_transaction()
+    write(producer, "a")
+    producer.flush()
+    other = replace(fault, times=1)
+    cluster.call(lambda mock, _: mock.faults.extend([CutAfter(api=END_TXN, times=1), other]))
+    try:
+        producer.commit_transaction()
+    except KafkaError as error:
+        assert "It may have been committed" in str(error)  # noqa: PT017
+        producer.abort_transaction()
+    until_seen(cluster, "a")
+
+
 @pytest.mark.parametrize("code", [14, 15, 16, 51, 52])
 @pytest.mark.parametrize("api", [ADD_PARTITIONS, END_TXN])
 def test_a_coordinator_that_cannot_answer_yet_is_asked_again(
@@ -436,18 +479,10 @@ def test_a_call_keeps_its_time_and_may_be_made_again(cluster: ClusterServer, mak
         producer.abort_transaction()
     for node in nodes:
         cluster.resume(node)
-
-    def committed() -> bool:
-        try:
-            producer.commit_transaction()
-        except KafkaTimeoutError:
-            return False
-        return True
-
-    until(committed, 20.0)
+    until_done(producer.commit_transaction)
     until_seen(cluster, "a")
     producer.begin_transaction()
-    producer.abort_transaction()
+    until_done(producer.abort_transaction)
 
 
 @pytest.mark.parametrize("fails", [False, True])

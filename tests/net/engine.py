@@ -101,7 +101,11 @@ class Engine:
         self.attention = True
 
     def connected(
-        self, connection: Connection, api_versions: Mapping[int, Any], now: float
+        self,
+        connection: Connection,
+        api_versions: Mapping[int, Any],
+        now: float,
+        features: Mapping[str, int],
     ) -> None:
         self.log.append(("connected", connection))
 

@@ -244,7 +244,7 @@ WAYS = (
             "answers.Answers._exhausted",
             "if judgement.verdict not in (Verdict.RETRY, Verdict.UNSURE):\n"
             "        return False\n"
-            "    if judgement.stall or judgement.stale_leader:",
+            "    if judgement.stall or judgement.stale_leader or judgement.soon:",
             "if judgement.stall:",
         ),
         guard("test_an_election_does_not_use_retries_up"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.testing.txn_swarm import run_transactions
-from tests.sim.mutants import Mutant
+from tests.sim.mutants import Mutant, Story
 from tests.sim.planted_order import edit
 
 
@@ -76,8 +76,8 @@ TRANSACTIONS = (
         "A connection that is lost says nothing: ask again.",
         edit(
             "errands.Errands.lost",
-            "errand.token = -1",
-            "errand.token = -1\n    self.present = None\n    errand.done(None, now)\n    return",
+            "errand.token, errand.left = -1, True",
+            "self.present = None\n    errand.done(None, now)\n    return",
         ),
         TxnSeeds(40),
     ),
@@ -92,6 +92,12 @@ TRANSACTIONS = (
         "A transaction that took too long is no newer producer: ask which it is.",
         edit("transactions.Transactions._refused", "elif errand.what != INIT:", "elif False:"),
         TxnSeeds(60),
+    ),
+    Mutant(
+        "a commit that may have been done is told as undone",
+        "Once it was asked for, only the answer to it can say that it was not.",
+        edit("errands.Errands.found", "and not self.present.left", ""),
+        Story("sim.test_transactions", "test_a_commit_that_may_have_been_done_is_not_undone"),
     ),
     Mutant(
         "the coordinator that was",

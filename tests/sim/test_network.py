@@ -119,7 +119,7 @@ def test_a_connection_is_given_once_api_versions_has_been_answered():
     connection = wire.connect()
     wire.run()
     [(at, event)] = [e for e in wire.events if isinstance(e[1], Connected)]
-    assert event == Connected(connection, {18: (0, 4), 3: (0, 9)})
+    assert event == Connected(connection, {18: (0, 4), 3: (0, 9)}, {})
     assert 4 * LATENCY_S[0] <= at <= 4 * LATENCY_S[1], "two round trips"
 
 

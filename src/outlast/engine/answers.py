@@ -36,6 +36,7 @@ from outlast.engine.queue import FailureReason
 from outlast.engine.verdict import Judgement, Verdict, judge, judge_abort
 
 UNKNOWN_SERVER_ERROR = -1
+SOON_S = 0.02  # until a broker that is finishing a transaction is asked again
 LINE_GRACE_S = 0.05  # within it the next answer comes, unless that is late, too
 
 
@@ -210,6 +211,8 @@ class Answers:
         elif judgement.stall and self._hub.lanes.enabled:
             # the broker has waited already; one that answers at once is not asked at once again
             place.retry_at_s = attempt.sent_s + self._hub.settings.retry_backoff_s
+        elif judgement.soon:
+            place.retry_at_s = now + SOON_S
         elif not final:
             place.retry_at_s = now + self._hub.schedules.retry_delay_s(
                 max(1, batch.retries), now - batch.created_s, name
@@ -295,7 +298,7 @@ class Answers:
         """Count an answer against `retries`. Waiting for a leader does not use them up."""
         if judgement.verdict not in (Verdict.RETRY, Verdict.UNSURE):
             return False
-        if judgement.stall or judgement.stale_leader:
+        if judgement.stall or judgement.stale_leader or judgement.soon:
             return False
         batch.retries += 1
         if judgement.tries_max is not None:

@@ -39,6 +39,7 @@ class Errand:
     unknown_errors: int = 0
     since_s: float = 0.0
     token: int = -1  # of the request under way; -1: none is
+    left: bool = False  # one was sent, and its answer never came: it may have been done
 
 
 Refused = Callable[[Errand, TxnJudgement, Told, float], None]
@@ -127,7 +128,8 @@ class Errands:
             )
             return
         judgement = judge_coordinator(told.error_code)
-        if judgement.verdict in (TxnVerdict.ABORT, TxnVerdict.REFUSE) and self.present is not None:
+        final = judgement.verdict in (TxnVerdict.ABORT, TxnVerdict.REFUSE)
+        if final and self.present is not None and not self.present.left:
             self._hub.inquiries.forget_coordinator(key)
             self._act(self.present, judgement, told, now)
         elif judgement.cause is not None:
@@ -196,7 +198,7 @@ class Errands:
         errand = self.present
         if errand is None or errand.token != pending.token:
             return
-        errand.token = -1
+        errand.token, errand.left = -1, True
         if judgement.cause is not None:
             self._came_to_nothing(judgement.cause, judgement.name, pending, node_id, now)
         node = self._coordinators.get(errand.key)

@@ -271,6 +271,7 @@ class Outgoing:
             acks=settings.acks,
             timeout_ms=max(1, int(broker_timeout_s * 1000)),
             transactional_id=settings.transactional_id,
+            adds_partitions=self._hub.transactions is None or self._hub.transactions.second,
         )
         token = self._hub.brokers.next_token()
         link.used_s = now

@@ -37,9 +37,18 @@ class Answer:
 
 
 def build_request(
-    batches: Sequence[Batch], *, acks: int, timeout_ms: int, transactional_id: str | None = None
+    batches: Sequence[Batch],
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+    adds_partitions: bool = True,
 ) -> Any:
-    """One request with these batches, at most one of each partition (S14), none empty (S13)."""
+    """One request with these batches, at most one of each partition (S14), none empty (S13).
+
+    `adds_partitions`: the broker adds them to the transaction (KIP-890), as it does from version
+    12 on; without, its coordinator was told of them before.
+    """
     topics: dict[str, Any] = {}
     for batch in batches:
         assert batch.data
@@ -49,8 +58,7 @@ def build_request(
             topic = _TOPIC(name=batch.topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=[])
             topics[batch.topic] = topic
         topic.partition_data.append(_PARTITION(index=batch.partition, records=batch.data))
-    # from 12 on the broker would take it for KIP-890's protocol, where nobody adds partitions
-    newest = {} if transactional_id is None else {"max_version": TRANSACTIONAL_VERSION_MAX}
+    newest = {} if adds_partitions else {"max_version": TRANSACTIONAL_VERSION_MAX}
     return ProduceRequest(
         transactional_id=transactional_id,
         acks=acks,

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from outlast.engine.aftermath import Aftermath
@@ -49,6 +50,7 @@ from outlast.engine.transactions import Transactions
 from outlast.engine.verdict import judge_loss, judge_timeout
 
 SHORTEST_WAIT_S = 0.0005
+NO_FEATURES: Mapping[str, int] = MappingProxyType({})
 
 __all__ = ["Sender", "Waiting"]
 
@@ -168,13 +170,19 @@ class Sender:
     # --- the network ----------------------------------------------------------------------------
 
     def connected(
-        self, connection: Connection, api_versions: Mapping[int, tuple[int, int]], now: float
+        self,
+        connection: Connection,
+        api_versions: Mapping[int, tuple[int, int]],
+        now: float,
+        features: Mapping[str, int] = NO_FEATURES,
     ) -> None:
         """TCP, TLS, ApiVersions and SASL are through: the node has answered."""
         link = self._hub.brokers.current(connection)
         if link is None:
             return
         begun_s = link.begun_s
+        if self.transactions is not None:
+            self.transactions.learn(api_versions, features)
         self._hub.brokers.connected(link, api_versions, now)
         address = self._hub.address(connection.node_id)
         self._hub.out.facts.append(ConnectionOpened(now, connection, address, now - begun_s))

@@ -30,7 +30,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -43,6 +42,7 @@ from outlast.engine.intake import Waiting
 from outlast.engine.messages import Granted
 from outlast.engine.partition import Partition
 from outlast.engine.queue import FailureReason
+from outlast.engine.transaction import PendingOffsets, Transaction
 from outlast.engine.transaction_state import TABLE, Event, State, after
 from outlast.engine.transactional_partition import TransactionalPartition
 from outlast.engine.txn_verdict import TxnJudgement, TxnVerdict
@@ -50,30 +50,10 @@ from outlast.engine.txn_wire import GROUP, TRANSACTION, Group, Key, Offset, Prod
 
 TopicPartition = tuple[str, int]
 NO_PRODUCER = Producer()
-INIT = "InitProducerId"
+INIT, END = "InitProducerId", "EndTxn"
 FENCED = (47, 90)
+THEN = "Call abort_transaction(), then begin again"
 UNIT_PARTITION = -1  # of a gap's unit
-
-
-@dataclass(slots=True)
-class _Offsets:
-    """Offsets that are to be part of the transaction, and whether they are."""
-
-    group: Group
-    offsets: Mapping[TopicPartition, Offset]
-    added: bool = False  # the coordinator knows of the group
-    done: bool = False
-
-
-@dataclass(slots=True)
-class _Transaction:
-    """What belongs to the present one alone."""
-
-    wanted: dict[TopicPartition, Partition] = field(default_factory=dict)  # to be added
-    added: set[TopicPartition] = field(default_factory=set)
-    offsets: list[_Offsets] = field(default_factory=list)
-    begun: bool = False  # the coordinator may know of it
-    broken: bool = False  # the next epoch is needed
 
 
 class Transactions:
@@ -87,7 +67,8 @@ class Transactions:
         self.unit: TopicPartition = (f"txn:{transactional_id}", UNIT_PARTITION)
         self.state = State.UNINITIALIZED
         self._producer = NO_PRODUCER
-        self._present = _Transaction()
+        self._present = Transaction()
+        self._speaks_second = False
         self._error: Exception | None = None  # why it cannot be committed, or why a call failed
         self._ended = False  # the call under way has its result, and nobody has taken it
         self._waiters: dict[int, Event] = {}  # tickets, and what they wait for
@@ -98,6 +79,17 @@ class Transactions:
 
     def __repr__(self) -> str:
         return f"<Transactions {self._id!r} {self.state.value} {self._producer} {self.errands!r}>"
+
+    @property
+    def second(self) -> bool:
+        """Whether the present one goes by KIP-890's second protocol."""
+        return self._present.second
+
+    def learn(
+        self, api_versions: Mapping[int, tuple[int, int]], features: Mapping[str, int]
+    ) -> None:
+        """What a broker speaks: the next transaction goes by it."""
+        self._speaks_second = txn_wire.speaks_second(api_versions, features)
 
     # --- the application's calls ----------------------------------------------------------------
 
@@ -126,7 +118,7 @@ class Transactions:
         """What is sent from now on belongs to one transaction."""
         self._raise_failure()
         self.state = after(self.state, Event.BEGIN)
-        self._present = _Transaction()
+        self._present = Transaction(second=self._speaks_second)
 
     def commit(self, now: float, ticket: int = 0) -> Waiting | None:
         """All of it becomes visible, or the call raises."""
@@ -150,7 +142,7 @@ class Transactions:
         """Begin to make offsets part of the transaction; returns what tells whether they are."""
         self._raise_failure()
         self.state = after(self.state, Event.OFFSETS)
-        entry = _Offsets(group, offsets)
+        entry = PendingOffsets(group, offsets)
         present = self._present
         present.offsets.append(entry)
 
@@ -216,8 +208,7 @@ class Transactions:
 
     def keep_waiting(self, tickets: Collection[int]) -> None:
         """Nobody waits with any other."""
-        for ticket in set(self._waiters).difference(tickets):
-            self.forget(ticket)
+        self._waiters = {t: event for t, event in self._waiters.items() if t in tickets}
 
     def gave_up(self, ticket: int, now: float) -> None:
         """A call ran into its time-out: that is told by its gap, if there is one."""
@@ -235,6 +226,9 @@ class Transactions:
         """Whether the partition's records may be sent now; if not yet, it is being seen to."""
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING):
             return False
+        if self._present.second:  # the leader tells the coordinator
+            self._present.begun = True
+            self._present.added.add(place.tp)
         if place.tp in self._present.added:
             assert isinstance(place, TransactionalPartition)
             place.renew(self._producer.producer_id, self._producer.epoch)
@@ -278,24 +272,21 @@ class Transactions:
         self.state = after(self.state, Event.FAILED)
         if self.state is not State.ABORTABLE:
             return
-        if self._error is None:
-            self._error = error
+        self._error = self._error or error
         why = FailureReason("aborted", None, f"its transaction has failed: {error}")
         for place in list(self._hub.busy.values()):
             self._hub.settle(place, place.fail_all(why), now)
         self._wake()
 
     def _abortable(self, text: str) -> Exception:
-        error: Exception = kafka_errors.KafkaError(
-            f"The transaction of {self._id!r} {text}. Call abort_transaction(), then begin again"
-        )
-        return error
+        text = f"The transaction of {self._id!r} {text}.{self._present.doubt} {THEN}"
+        return kafka_errors.KafkaError(text)  # type: ignore[no-any-return]
 
     def _fence(self, now: float) -> None:
         self.state = after(self.state, Event.FENCED)
         self._error = kafka_errors.ProducerFencedError(
             f"a newer producer has taken over transactional_id={self._id!r}: this one is done "
-            "with; close it"
+            f"with; close it.{self._present.doubt}"
         )
         self.errands.start(None, now)
         why = FailureReason("fenced", 90, str(self._error))
@@ -361,7 +352,7 @@ class Transactions:
         if self.state is State.INITIALIZING or self.state is State.ABORTING:
             self._end()
         else:  # it was to prove whether the producer is fenced: its transaction is over
-            text = "is over: the coordinator aborted it, most likely after transaction_timeout_ms="
+            text = "is over: the coordinator ended it, most likely after transaction_timeout_ms="
             self._fail(self._abortable(f"{text}{self._timeout_ms}"), now)
             self._present.begun = self._present.broken = False
 
@@ -383,7 +374,7 @@ class Transactions:
             done,
         )
 
-    def _offsets_errand(self, entry: _Offsets) -> Errand:
+    def _offsets_errand(self, entry: PendingOffsets) -> Errand:
         self._present.begun = True
 
         def added(_response: Any, _now: float) -> None:
@@ -393,7 +384,7 @@ class Transactions:
             entry.done = True
             self._wake()
 
-        if not entry.added:
+        if not (entry.added or self._present.second):
             return Errand(
                 "AddOffsetsToTxn",
                 self._key,
@@ -404,7 +395,9 @@ class Transactions:
         return Errand(
             "TxnOffsetCommit",
             (GROUP, entry.group.group_id),
-            lambda: txn_wire.commit_offsets(self._id, self._producer, entry.group, entry.offsets),
+            lambda: txn_wire.commit_offsets(
+                self._id, self._producer, entry.group, entry.offsets, second=self._present.second
+            ),
             lambda response: txn_wire.told_of_partitions(response, entry.offsets),
             done,
         )
@@ -414,15 +407,24 @@ class Transactions:
             self._end()  # the coordinator has never heard of it
             return None
         return Errand(
-            "EndTxn",
+            END,
             self._key,
-            lambda: txn_wire.end(self._id, self._producer, commit=commit),
+            lambda: txn_wire.end(
+                self._id, self._producer, commit=commit, second=self._present.second
+            ),
             txn_wire.told,
-            lambda _response, _now: self._end(),
+            self._has_ended,
         )
+
+    def _has_ended(self, response: Any, _now: float) -> None:
+        if self._present.second:
+            self._producer = Producer(response.producer_id, response.producer_epoch)
+        self._end()
 
     def _refused(self, errand: Errand, judgement: TxnJudgement, told: Told, now: float) -> None:
         """A coordinator gave an answer that will be the same next time."""
+        if errand.what == END and errand.left and self.state is State.COMMITTING:
+            self._present.may_be_committed = True
         if judgement.verdict is not TxnVerdict.PROVE:
             self._refused_for_good(errand, judgement, told, now)
         elif errand.what != INIT:  # is there a newer producer? (see above)
@@ -438,8 +440,8 @@ class Transactions:
         self, errand: Errand, judgement: TxnJudgement, told: Told, now: float
     ) -> None:
         self.errands.start(None, now)
-        about = f" for {told.about}" if told.about else ""
-        text = f"{errand.what} was refused{about}: {told.message or judgement.name}"
+        about, doubt = f" for {told.about}" if told.about else "", self._present.doubt
+        text = f"{errand.what} was refused{about}: {told.message or judgement.name}.{doubt}"
         error = kafka_errors.for_code(judgement.error_code)(text)
         if self.state in (State.INITIALIZING, State.ABORTING):
             self._end(error)  # the coordinator's own time-out will abort what was begun

@@ -1,8 +1,9 @@
 """What transactions ask of coordinators, and what the answers say: the layout of five requests.
 
-Versions: up to those before KIP-890's second protocol, which every broker since 0.11 that offers
-the API still speaks. A transactional Produce request is then version 11 at most, or the broker
-would take it for that protocol's (`produce`).
+Two protocols. KIP-98's, which all brokers since 0.11 speak: the coordinator is told of each
+partition and group, and a transactional Produce request is version 11 at most. KIP-890's *second*,
+where the cluster has finalized it: leaders and group coordinators tell the transaction's one
+themselves, and every end raises the epoch, so that nothing late can be taken.
 
 Every answer is read into `Told`: the code that decides, the worst of all partitions, and a text for
 people.
@@ -23,6 +24,8 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
+PRODUCE, END_TXN, TXN_OFFSET_COMMIT = 0, 26, 28
+SECOND = {PRODUCE: 12, END_TXN: 5, TXN_OFFSET_COMMIT: 5}  # by API: its first version there
 GROUP, TRANSACTION = 0, 1  # key types of FindCoordinator
 _RANK = {0: 0, 55: 1}  # of codes: 55 is "not attempted", for another partition's sake; others: 2
 
@@ -123,6 +126,8 @@ def commit_offsets(
     producer: Producer,
     group: Group,
     offsets: Mapping[TopicPartition, Offset],
+    *,
+    second: bool,
 ) -> Any:
     """The offsets themselves, for the group's coordinator."""
     topics: dict[str, list[Any]] = {}
@@ -144,19 +149,26 @@ def commit_offsets(
         member_id=group.member_id,
         group_instance_id=group.group_instance_id,
         topics=[_OFFSETS(name=name, partitions=parts) for name, parts in topics.items()],
-        max_version=3,
+        max_version=5 if second else 3,
     )
 
 
-def end(transactional_id: str, producer: Producer, *, commit: bool) -> Any:
+def end(transactional_id: str, producer: Producer, *, commit: bool, second: bool) -> Any:
     """The transaction is committed, or aborted."""
     return EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         committed=commit,
-        max_version=4,
+        min_version=SECOND[END_TXN] if second else 0,
+        max_version=SECOND[END_TXN] if second else 4,
     )
+
+
+def speaks_second(api_versions: Mapping[int, tuple[int, int]], features: Mapping[str, int]) -> bool:
+    """Whether a broker speaks the second protocol, and the cluster has agreed to."""
+    newest = (api_versions.get(key, (0, 0))[1] >= version for key, version in SECOND.items())
+    return features.get("transaction.version", 0) >= 2 and all(newest)
 
 
 # --- answers ------------------------------------------------------------------------------------

@@ -72,6 +72,11 @@ class Judgement:
     tries_max: int | None = None
     error_code: int | None = None
 
+    @property
+    def soon(self) -> bool:
+        """The broker is only finishing something: no failure, and asked again after a moment."""
+        return self.error_code == CONCURRENT_TRANSACTIONS
+
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
@@ -125,7 +130,7 @@ _RULES: dict[int, _Rule] = {
     47: _FRESH_ID_OR_ABORT,
     48: _Rule(Verdict.FAIL_BATCH, transactional=Verdict.ABORT),
     49: _FRESH_ID_OR_ABORT,
-    51: _RETRY,  # KIP-890
+    51: _Rule(Verdict.RETRY),  # KIP-890: the last transaction's markers are being written
     53: _FRESH_ID_OR_ABORT,
     56: _Rule(Verdict.REFRESH, Cause.STORAGE_ERROR),
     59: _FRESH_ID,
@@ -142,6 +147,7 @@ _RULES: dict[int, _Rule] = {
 }
 
 UNKNOWN_SERVER_ERROR_TRIES_MAX = 3
+CONCURRENT_TRANSACTIONS = 51
 
 # Codes −1 to 133 in order; Kafka leaves none out.
 _NAMES = """

@@ -17,14 +17,41 @@ from outlast.engine.messages import Connection, Loss
 from outlast.io.tls import explained
 
 
+class Features:
+    """The finalized features that a broker told in its answer to ApiVersions."""
+
+    __slots__ = ("levels",)
+
+    def __init__(self) -> None:
+        self.levels: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Features {self.levels}>"
+
+    def hear(self, response: Any) -> None:
+        """An answer came; versions before 3 have none."""
+        known = response.finalized_features or ()
+        self.levels = {feature.name: feature.max_version_level for feature in known}
+
+
 @dataclass(slots=True)
 class Connected:
     """A broker answered: TCP, TLS, ApiVersions and SASL are through."""
 
     connection: Connection
     address: str
-    api_versions: Mapping[int, tuple[int, int]]
-    broker_version: tuple[int, ...]
+    versions: Any  # kafka.protocol's BrokerVersionData
+    features: Mapping[str, int]  # finalized ones, and their level
+
+    @property
+    def api_versions(self) -> Mapping[int, tuple[int, int]]:
+        """By API: the oldest and the newest version that both sides have."""
+        return self.versions.api_versions  # type: ignore[no-any-return]
+
+    @property
+    def broker_version(self) -> tuple[int, ...]:
+        """The release, as far as the versions of its APIs tell."""
+        return self.versions.broker_version  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 import random
-import selectors
 import socket
 import ssl
 import threading
@@ -34,17 +33,25 @@ from kafka.net.connection import KafkaConnection, SaslReauthenticator
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
-from kafka.net.selector import KernelEvent, NetworkSelector, Task, TaskState
-from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
 from outlast.engine.messages import Command, Connect, Connection, Disconnect, Inspect, Loss, Send
 from outlast.io.addresses import Resolver, resolve
-from outlast.io.advice import Stage, unreadable, with_advice
+from outlast.io.advice import Stage, with_advice
 from outlast.io.connection_config import connection_config, selector_class, version_limits
 from outlast.io.dialing import Dial, Dialer, beside
-from outlast.io.events import Connected, Disconnected, Ended, Event, Inspected, Responded, because
+from outlast.io.events import (
+    Connected,
+    Disconnected,
+    Ended,
+    Event,
+    Features,
+    Inspected,
+    Responded,
+    because,
+)
+from outlast.io.kafka_transport import NO_TIMER, Loop, TLSTransport, Transport
 from outlast.io.lent import borrow
 from outlast.io.metering import METERING, metered
 from outlast.io.quiet import quiet
@@ -52,7 +59,6 @@ from outlast.io.sasl import HeldToken, Logins
 from outlast.io.sockets import (
     abandon_loop,
     close_descriptor,
-    received,
     reset_on_close,
     retransmits,
 )
@@ -93,7 +99,7 @@ class Network:
         selector = selector_class(config)
         self.lent = borrow(config, KafkaNetClient, KafkaConnectionManager._build_transport)
         self.loop: Any = (
-            self.lent.loop if self.lent else _Loop(selector=selector, slow_task_threshold_secs=0)
+            self.lent.loop if self.lent else Loop(selector=selector, slow_task_threshold_secs=0)
         )
         quiet.install()
 
@@ -193,6 +199,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         self._timer = self.net.call_at(self._deadline_s, self._expired)
         self._opening = self.net.call_soon(self._open)
         self._stage = Stage.DIALING
+        self._features = Features()
         self.session = network.logins.session(self.net, self.dial) if network.logins else None
 
     # --- opening ---
@@ -222,9 +229,9 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         self.dial.sock = getattr(lent_one, "_sock", None)  # none, where all is in memory
         return lent_one
 
-    def _wrapped(self, sock: socket.socket, context: ssl.SSLContext | None) -> _Transport:
+    def _wrapped(self, sock: socket.socket, context: ssl.SSLContext | None) -> Transport:
         tls = {} if context is None else {"ssl_context": context}
-        kind = _TLSTransport if tls else _Transport
+        kind = TLSTransport if tls else Transport
         transport = kind(self.net, sock, host=self.dial.name, **tls)
         self.dial.sock = transport._sock
         return transport
@@ -238,6 +245,13 @@ class _Link(KafkaConnection):  # type: ignore[misc]
             offered.api_versions[key] = (low, min(high, limits.get(key, (low, high))[1]))
         offered.api_version(ProduceRequest, min_version=OLDEST_PRODUCE_VERSION)
         offered.api_version(MetadataRequest)
+
+    def _send_request(self, request: Any, **options: Any) -> Any:
+        """kafka.net's, which keeps nothing of ApiVersions but the versions."""
+        future = super()._send_request(request, **options)
+        if self._stage is Stage.API_VERSIONS:
+            future.add_callback(self._features.hear)
+        return future
 
     async def _sasl_authenticate(self, timeout_at: float | None = None) -> None:
         assert self.session is not None
@@ -258,7 +272,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         self.dial.worked()
         versions = self.broker_version_data
         self.network.events.append(
-            Connected(self.name, repr(self.dial), versions.api_versions, versions.broker_version)
+            Connected(self.name, repr(self.dial), versions, self._features.levels)
         )
 
     def _expired(self) -> None:
@@ -284,7 +298,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
             self.network.execute(command)  # is unsent now
             return
         if request.expect_response():
-            self.in_flight_requests.append((correlation_id, answer, 0.0, 0.0, _NO_TIMER))
+            self.in_flight_requests.append((correlation_id, answer, 0.0, 0.0, NO_TIMER))
         self.transport.write(self.parser.send_bytes())
 
     def _maybe_throttle(self, _response: object) -> None:
@@ -346,105 +360,3 @@ class _Reauthenticator(SaslReauthenticator):  # type: ignore[misc]
         link, end_s = self._conn, self.authenticated_at + self.session_lifetime_ms / 1000
         await link.session.renew(end_s, lambda: not link.closed)
         await super()._do_reauth()
-
-
-# --- kafka.net, changed where it must be --------------------------------------------------------
-
-
-class _Loop(NetworkSelector):  # type: ignore[misc]
-    """kafka.net's loop with a wait that leaves the registration of its socket alone."""
-
-    def _park(self) -> None:
-        self._current.state = TaskState.WAIT_IO
-
-
-_PARKED = KernelEvent("_park")
-_NO_TIMER = Task(lambda: None)
-_NO_TIMER.state = TaskState.DONE
-
-
-class _Transport(KafkaTCPTransport):  # type: ignore[misc]
-    """A TCP socket whose reader stays registered, and that writes at once what it can."""
-
-    _sock: Any
-    _writing: bool
-    _short_read_is_last = True
-
-    def resume_reading(self) -> None:
-        """Called once, when the connection is made."""
-        self._read = True
-        self._read_task = self._net.call_soon(self._read_from_sock)
-        self._net.add_reader(self._sock, self._read_task)
-
-    async def _read_from_sock(self) -> None:
-        while self._read and not self._closed:
-            link, error = self._protocol, self._receive()
-            if error is not None:
-                if link.logging_in:  # the broker's reason came with the end: it is told first
-                    self._net.remove_reader(self._sock)
-                    await self._net.sleep(0)
-                self.abort(error)
-                break
-            await _PARKED
-
-    def _receive(self) -> BaseException | None:
-        """Read all there is and deliver it, also what came just before the end."""
-        data, error = self._sock_recv()
-        if data:
-            try:
-                self._protocol.data_received(data)
-            except Exception as bad:
-                return unreadable(data, bad)
-        return error
-
-    def _sock_recv(self) -> tuple[bytes, BaseException | None]:
-        return received(self._sock, short_read_is_last=self._short_read_is_last)
-
-    def write(self, data: bytes) -> None:
-        """Write now what the kernel takes; the loop writes the rest."""
-        assert not self._closed
-        self._write_buffer.append(memoryview(data))
-        if self._writing:
-            return
-        _, error = self._sock_send()
-        if error is not None:
-            self.abort(error)
-        elif self._write_buffer:
-            self._writing = True
-            self._write_task = self._net.call_soon(self._write_to_sock)
-
-    def _sock_send(self) -> tuple[int, BaseException | None]:
-        sent_bytes, error = super()._sock_send()
-        if error is not None and not self._closed:
-            error = self._receive() or error  # answers that came before the end count
-        return sent_bytes, error
-
-    def close(self) -> None:
-        """Write what is left, then close."""
-        if not self._closed:
-            self._net.remove_reader(self._sock)
-        super().close()
-
-    def abort(self, error: BaseException | None = None) -> None:
-        """Close now. (kafka.net's does nothing while the last bytes are on the way out.)"""
-        if self._sock is not None:
-            self._closed = True
-            self._read = self._write = False
-            self._write_buffer.clear()
-            self._close(error)
-
-    def _close(self, error: BaseException | None = None) -> None:
-        link, sock = self._protocol, self._sock
-        if sock is not None and error is not None:
-            self._sock = None
-            self._net.unregister_event(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
-            if link is not None and link.in_flight_requests:
-                reset_on_close(sock)
-            sock.close()
-        super()._close(error)
-
-
-class _TLSTransport(_Transport, KafkaSSLTransport):  # type: ignore[misc]
-    """The same under TLS."""
-
-    _short_read_is_last = False  # TLS cuts its own records, and keeps what it has decrypted

@@ -65,8 +65,8 @@ class Reasons:
         limit = f"within max_block_ms={max_block_s * 1000:g}"
         if missing == "transaction":
             return (
-                f"The coordinator of {topic!r} has not answered {limit}; what was asked of it goes "
-                "on: make the same call again, or look at producer.gaps()"
+                f"{topic}: the coordinator has not answered {limit}; what was asked of it goes on: "
+                "make the same call again, or look at producer.gaps()"
             )
         if missing == "memory":
             return (

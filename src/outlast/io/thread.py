@@ -311,7 +311,7 @@ class Driver(Entrance):
         if isinstance(event, Connected):
             self.broker_version = event.broker_version
             self._reasons.connected(event)
-            sender.connected(event.connection, event.api_versions, now)
+            sender.connected(event.connection, event.api_versions, now, event.features)
         elif isinstance(event, Disconnected):
             self._reasons.disconnected(event)
             sender.disconnected(event.connection, event.loss, event.detail, now, event.unsent)

@@ -63,6 +63,7 @@ class Connected:
 
     connection: Connection
     api_versions: dict[int, tuple[int, int]]
+    features: dict[str, int]  # finalized ones, and their level
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +354,9 @@ class SimNetwork:
             link.state = "open"
             link.versions = BrokerVersionData(api_versions=known)
             link.log.ended_at = now
-            self.events.append(Connected(link.connection, known))
+            finalized = response.finalized_features or ()
+            features = {feature.name: feature.max_version_level for feature in finalized}
+            self.events.append(Connected(link.connection, known, features))
 
     def _setup_timeout(self, link: Link, now: float) -> None:
         if link.state in ("connecting", "setup"):

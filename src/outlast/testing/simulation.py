@@ -282,9 +282,9 @@ class Simulation(Story):
         """Tell the engine what the network saw."""
         event = self.network.events.popleft()
         match event:
-            case Connected(connection, api_versions):
+            case Connected(connection, api_versions, features):
                 self.say("connected", connection)
-                self.sender.connected(connection, api_versions, self.now)
+                self.sender.connected(connection, api_versions, self.now, features)
             case Lost(connection, loss, detail, unsent):
                 self.say("lost", connection, loss.value, detail, unsent)
                 self.sender.disconnected(connection, loss, detail, self.now, unsent)

@@ -45,6 +45,7 @@ class SimTransaction:
     number: int
     futures: list[SimFuture] = field(default_factory=list)
     fate: str = UNKNOWN
+    in_doubt: bool = False  # its commit was asked for, and nobody can tell whether it was done
 
     def __str__(self) -> str:
         return f"transaction {self.number} ({self.fate}, {len(self.futures)} records)"
@@ -170,17 +171,25 @@ class Transacting:
             self.transactions[-1].fate = COMMITTED
             self._later(self._next)
         elif isinstance(error, ProducerFencedError):
-            self.transactions[-1].fate = ABORTED
+            self._failed(error)
             self._stop(error)
         else:
+            self._failed(error)
             self.raised[type(error).__name__] += 1
             self._abort()
+
+    def _failed(self, error: Exception) -> None:
+        """It was not committed, or nobody knows."""
+        present = self.transactions[-1]
+        present.in_doubt = "may have been committed" in str(error)
+        present.fate = UNKNOWN if present.in_doubt else ABORTED
 
     def _abort(self) -> None:
         self._until_done(self._engine.abort, self._aborted)
 
     def _aborted(self, error: Exception | None) -> None:
-        self.transactions[-1].fate = ABORTED
+        if not self.transactions[-1].in_doubt:
+            self.transactions[-1].fate = ABORTED
         if error is None:
             self._later(self._next)
         elif isinstance(error, ProducerFencedError):

@@ -86,7 +86,11 @@ def _simulation(seed: int, world: World, rng: Random, *, trace: bool) -> Simulat
         min_isr=world.min_isr,
         assignment={"t": world.assignment},
         nodes=world.nodes,
-        cluster=replace(world.cluster, unclean_election=False),
+        cluster=replace(
+            world.cluster,
+            unclean_election=False,
+            transaction_version=Random(f"{seed}/protocol").choice([1, 2]),
+        ),
         network=world.network,
         max_block_s=world.max_block_s,
         compress_s=world.compress_s,
