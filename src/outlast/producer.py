@@ -441,6 +441,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
             log.error("%s: cannot write to topic %s: %s", self, topic, str(error))
         topic_partition = TopicPartition(topic, partition)
         delivery = Delivery.refused(topic_partition, never_sent(error), count, self._hearing)
+        self._transactions.refused(str(error))
         if self._hearing.on_undelivered is not None:
             given_back = [Record(index, *record) for index, record in enumerate(records)]
             give_back = partial(delivery.give_back, given_back)

@@ -14,6 +14,7 @@ from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartiti
 
 if TYPE_CHECKING:  # the engine is not brought in before a producer is built
     from outlast.engine.intake import Waiting
+    from outlast.engine.sender import Sender
     from outlast.engine.transactions import Transactions
     from outlast.engine.txn_wire import Group, Offset
     from outlast.io.thread import Driver
@@ -89,6 +90,16 @@ class TransactionCalls:
             return asked[0](now, ticket)
 
         self._call(what, send, max_block_s)
+
+    def refused(self, text: str) -> None:
+        """A record was not taken, as its future tells: its transaction fails."""
+        if self._enabled:
+
+            def note(sender: Sender, _now: float) -> None:
+                assert sender.transactions is not None
+                sender.transactions.record_refused(text)
+
+            self._driver.ask(note)
 
     def end_open(self, timeout_s: float) -> None:
         """At close: an open transaction is aborted, one that is being ended is waited for."""

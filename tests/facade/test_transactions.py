@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from typing import Any
 
@@ -413,6 +414,105 @@ def test_a_coordinator_that_cannot_answer_yet_is_asked_again(
     write(producer, "a")
     producer.commit_transaction()
     until_seen(cluster, "a")
+
+
+# --- several at once ----------------------------------------------------------------------------
+
+
+def test_two_threads_that_end_one_transaction_end_no_other(
+    cluster: ClusterServer, make: Make
+) -> None:
+    """The first may begin the next before the second is awake."""
+    producer = make()
+    for number in range(10):
+        producer.begin_transaction()
+        write(producer, f"a{number}-")
+        with ThreadPoolExecutor(2) as pool:
+            ends = [pool.submit(producer.commit_transaction) for _ in range(2)]
+            first = next(as_completed(ends))
+            first.result()
+            producer.begin_transaction()
+            write(producer, f"b{number}-")
+            for end in ends:
+                assert not isinstance(end.exception(10), AssertionError)
+            write(producer, f"c{number}-")
+            producer.commit_transaction()
+    until_seen(cluster, *(f"{word}{number}-" for word in "abc" for number in range(10)))
+
+
+def test_a_fenced_one_leaves_the_open_transaction_of_the_newer_alone(
+    cluster: ClusterServer, make: Make
+) -> None:
+    older = make()
+    older.begin_transaction()
+    write(older, "a")
+    older.flush()
+    newer = make()
+    newer.begin_transaction()
+    write(newer, "b")
+    newer.flush()
+    with pytest.raises(ProducerFencedError):
+        older.commit_transaction()
+    newer.commit_transaction()
+    until_seen(cluster, "b")
+
+
+def test_a_record_that_is_refused_at_once_fails_its_transaction(
+    cluster: ClusterServer, make: Make
+) -> None:
+    producer = make()
+    producer.begin_transaction()
+    write(producer, "a")
+    cluster.call(lambda mock, _: mock.faults.append(Error(api=3, code=29, topic="closed")))
+    assert producer.send("closed", b"v").failed()
+    with pytest.raises(KafkaError, match="abort_transaction"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert seen(cluster) == []
+
+
+def test_no_offsets_are_no_transaction(make: Make) -> None:
+    producer = make()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({}, "readers")
+    producer.commit_transaction()
+
+
+@pytest.mark.parametrize("moment", ["within", "commit"])
+def test_what_cannot_be_added_is_left_by_an_abort(
+    cluster: ClusterServer, make: Make, moment: str
+) -> None:
+    """Offsets of a partition that no coordinator knows."""
+    producer = make(max_block_ms=400)
+    producer.begin_transaction()
+    write(producer, "a")
+    fault = Error(api=28, code=3)
+    cluster.call(lambda mock, _: mock.faults.append(fault))
+    with pytest.raises(KafkaTimeoutError):
+        producer.send_offsets_to_transaction(GOOD, "readers")
+    if moment == "commit":
+        with pytest.raises(KafkaTimeoutError):
+            producer.commit_transaction()
+    until_done(producer.abort_transaction)
+    cluster.call(lambda mock, _: mock.faults.clear())
+    producer.begin_transaction()
+    write(producer, "b")
+    until_done(producer.commit_transaction)
+    until_seen(cluster, "b")
+
+
+def test_health_tells_of_a_coordinator_that_is_away(cluster: ClusterServer, make: Make) -> None:
+    producer = make(max_block_ms=300)
+    producer.begin_transaction()
+    write(producer, "a")
+    producer.flush()
+    cluster.call(lambda mock, _: mock.faults.append(Error(api=END_TXN, code=15)))
+    with pytest.raises(KafkaTimeoutError):
+        producer.commit_transaction()
+    assert [gap.topic for gap in producer.health().open_gaps] == [f"txn:{ID}"]
+    cluster.call(lambda mock, _: mock.faults.clear())
+    until_done(producer.commit_transaction)
+    until(lambda: not producer.health().open_gaps)
 
 
 # --- coordinators and leaders that are lost -----------------------------------------------------

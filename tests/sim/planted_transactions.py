@@ -48,7 +48,11 @@ TRANSACTIONS = (
     Mutant(
         "an abort that leaves its epoch",
         "Where something is unsure the next epoch keeps late copies out, and all number anew.",
-        edit("transactions.Transactions._next_errand", "if present.broken:", "if False:"),
+        edit(
+            "transactions.Transactions._has_ended",
+            "if not self._present.broken:",
+            "if True:",
+        ),
         TxnSeeds(40),
     ),
     Mutant(
@@ -66,8 +70,8 @@ TRANSACTIONS = (
         "The coordinator has aborted it, and the producer is still the one.",
         edit(
             "transactions.Transactions._initialized",
-            "self.state is State.INITIALIZING or self.state is State.ABORTING",
-            "True",
+            "if self.state is State.INITIALIZING:",
+            "if self.state in (State.INITIALIZING, State.COMMITTING):",
         ),
         TxnSeeds(60),
     ),
@@ -96,7 +100,7 @@ TRANSACTIONS = (
     Mutant(
         "a commit that may have been done is told as undone",
         "Once it was asked for, only the answer to it can say that it was not.",
-        edit("errands.Errands.found", "and not self.present.left", ""),
+        edit("errands.Errands.found", "and not errand.left", ""),
         Story("sim.test_transactions", "test_a_commit_that_may_have_been_done_is_not_undone"),
     ),
     Mutant(

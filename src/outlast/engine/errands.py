@@ -39,6 +39,7 @@ class Errand:
     unknown_errors: int = 0
     since_s: float = 0.0
     token: int = -1  # of the request under way; -1: none is
+    void: bool = False  # nobody wants to know any more
     left: bool = False  # one was sent, and its answer never came: it may have been done
 
 
@@ -66,10 +67,15 @@ class Errands:
         if errand is not None:
             errand.since_s = now
 
-    def drop_unsent(self) -> None:
-        """What nobody has been asked yet need not be asked any more."""
-        if self.present is not None and self.present.token < 0:
+    def drop(self) -> None:
+        """Nobody wants to know any more; what is under way may come back, and says nothing."""
+        if self.present is None:
+            return
+        self._hub.inquiries.forget_coordinator(self.present.key)
+        if self.present.token < 0:
             self.present = None
+        else:
+            self.present.void = True
 
     def step(self, now: float) -> None:
         """Ask, if somebody can be asked."""
@@ -129,9 +135,10 @@ class Errands:
             return
         judgement = judge_coordinator(told.error_code)
         final = judgement.verdict in (TxnVerdict.ABORT, TxnVerdict.REFUSE)
-        if final and self.present is not None and not self.present.left:
+        errand = self.present
+        if final and errand is not None and errand.key == key and not errand.left:
             self._hub.inquiries.forget_coordinator(key)
-            self._act(self.present, judgement, told, now)
+            self._act(errand, judgement, told, now)
         elif judgement.cause is not None:
             self._gap(judgement.cause, judgement.name, now)
 
@@ -156,7 +163,9 @@ class Errands:
                     now=now,
                 )
             )
-        if judgement.verdict is TxnVerdict.DONE:
+        if errand.void:
+            self.present = None
+        elif judgement.verdict is TxnVerdict.DONE:
             self.present = None
             errand.done(response, now)
         else:
@@ -204,6 +213,8 @@ class Errands:
         node = self._coordinators.get(errand.key)
         if node is not None and node.node_id == node_id:
             self._lose_coordinator(errand.key, now)
+        if errand.void:
+            self.present = None
 
     def unreachable(self, link: Link, judgement: Judgement, now: float) -> None:
         """A coordinator cannot be connected: who coordinates may be another one by now."""

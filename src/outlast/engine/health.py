@@ -22,7 +22,7 @@ def examine(hub: Hub, headroom_s: float | None, now: float) -> Health:
         open_stalls=tuple(stalls.values()),
         held_up=tuple(
             _held_up(hub, tp, gaps.get(tp), stalls.get(tp), now)
-            for tp in sorted(hub.shares.held_up(now, hub.busy, gaps))
+            for tp in sorted(hub.shares.held_up(now, hub.busy, gaps) & hub.partitions.keys())
         ),
         buffer_bytes=room.used_bytes,
         buffer_limit_bytes=room.limit_bytes,

@@ -121,14 +121,14 @@ class Sender:
         """Nobody waits with any other ticket: its thread was cut off before it knew of it."""
         self._intake.keep_waiting(tickets)
         if self.transactions is not None:
-            self.transactions.keep_waiting(tickets)
+            self.transactions.waiters.keep(tickets)
 
     def forget(self, ticket: int) -> None:
         """Nobody waits with this ticket any more."""
         if ticket >= 0:
             self._intake.forget(ticket)
         elif self.transactions is not None:
-            self.transactions.forget(ticket)
+            self.transactions.waiters.forget(ticket)
 
     def flush(self, now: float) -> list[Batch]:  # noqa: ARG002
         """Let nothing linger any more; returns the batches that are not settled yet."""

@@ -68,7 +68,9 @@ class Shares:
         gaps: Collection[TopicPartition],
     ) -> set[TopicPartition]:
         """The partitions whose records do not leave, as of now."""
-        return set(gaps) | {tp for tp, place in busy.items() if self._late(place, now)}
+        return {tp for tp in gaps if tp[1] >= 0} | {
+            tp for tp, place in busy.items() if self._late(place, now)
+        }
 
     def bounded(self, tp: TopicPartition) -> bool:
         """Whether the partition may take only of the held-up ones' common share."""

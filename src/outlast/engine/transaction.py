@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outlast.engine.partition import Partition
+from outlast.engine.transaction_state import Event
 from outlast.engine.txn_wire import Group, Offset
 
 TopicPartition = tuple[str, int]
@@ -28,9 +29,11 @@ class Transaction:
     wanted: dict[TopicPartition, Partition] = field(default_factory=dict)  # to be added
     added: set[TopicPartition] = field(default_factory=set)
     offsets: list[PendingOffsets] = field(default_factory=list)
-    second: bool = False  # by KIP-890's second protocol
+    begun_s: float = 0.0
     begun: bool = False  # the coordinator may know of it
     broken: bool = False  # the next epoch is needed
+    end_asked: bool = False  # for its commit
+    outcome: tuple[Event, Exception | None] | None = None  # of the call that ended it
     may_be_committed: bool = False  # its commit was asked for, and the answer never came
 
     @property

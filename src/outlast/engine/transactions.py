@@ -8,28 +8,27 @@ is acknowledged. Coordinators are asked one thing at a time, and each may be ask
 what they have decided, and find their own decision in a repeat. So there is one *errand*
 (`errands`), run until it is answered, whoever coordinates meanwhile.
 
-The producer id and epoch are one for all partitions: rule 6 of the sequencing rules, a next epoch
-for one partition, is not to be had. Where numbering is lost, or something that was sent is not
-certain, the transaction *fails*: nothing more is sent, and after `abort_transaction()` the producer
-takes its next epoch (InitProducerId with its own id: KIP-360). That aborts what was begun and keeps
-late copies out, and all partitions number from 0.
+The producer id and epoch are one for all partitions (`transactional_partition`). Where numbering is
+lost, or something that was sent is not certain, the transaction *fails*: nothing more is sent, and
+after `abort_transaction()` the producer takes its next epoch (InitProducerId with its own id:
+KIP-360). That keeps late copies out, and all partitions number from 0.
 
-A coordinator that refuses the epoch has either seen a newer producer of the same id or given the
-transaction up, its time being over. To ask for the next epoch tells which: a newer producer is
-final, all else is not.
+A coordinator that refuses the epoch has seen a newer producer of the same id, or it has given the
+transaction up, its time being over. Where that time has not passed it is the first, and that is
+final. Else the next epoch is asked for: that fails only if there is a newer one. (Asked too soon it
+would abort what the newer one has open.)
 
 Rules
 -----
 * Calls change the state by the table (`transaction_state`), here and nowhere else. A call that
   waits asks again with its ticket. Its result stays until somebody has taken it, so that a call
   that ran into its time-out may be made again.
-* An errand that cannot be run opens a gap of the unit `txn:<transactional id>`, as a partition's
-  records would.
+* An errand that cannot be run opens a gap of the unit `txn:<transactional id>`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -39,13 +38,13 @@ from outlast.engine.batch import Batch
 from outlast.engine.errands import Errand, Errands
 from outlast.engine.hub import Hub
 from outlast.engine.intake import Waiting
-from outlast.engine.messages import Granted
 from outlast.engine.partition import Partition
 from outlast.engine.queue import FailureReason
 from outlast.engine.transaction import PendingOffsets, Transaction
 from outlast.engine.transaction_state import TABLE, Event, State, after
 from outlast.engine.transactional_partition import TransactionalPartition
 from outlast.engine.txn_verdict import TxnJudgement, TxnVerdict
+from outlast.engine.txn_waiters import Waiters, again
 from outlast.engine.txn_wire import GROUP, TRANSACTION, Group, Key, Offset, Producer, Told
 
 TopicPartition = tuple[str, int]
@@ -68,22 +67,16 @@ class Transactions:
         self.state = State.UNINITIALIZED
         self._producer = NO_PRODUCER
         self._present = Transaction()
-        self._speaks_second = False
+        self._speaks_second = self.second = False  # KIP-890's protocol: brokers; the present one
         self._error: Exception | None = None  # why it cannot be committed, or why a call failed
         self._ended = False  # the call under way has its result, and nobody has taken it
-        self._waiters: dict[int, Event] = {}  # tickets, and what they wait for
-        self._next_ticket = 0
+        self.waiters = Waiters()
         self.errands = Errands(hub, self.unit, self._refused)
         self._failed_text = ""  # of a record, until the transaction has failed by it
         self.attention = False  # another step should be made soon
 
     def __repr__(self) -> str:
         return f"<Transactions {self._id!r} {self.state.value} {self._producer} {self.errands!r}>"
-
-    @property
-    def second(self) -> bool:
-        """Whether the present one goes by KIP-890's second protocol."""
-        return self._present.second
 
     def learn(
         self, api_versions: Mapping[int, tuple[int, int]], features: Mapping[str, int]
@@ -114,11 +107,11 @@ class Transactions:
         """Take the transactional id over: whoever had it is fenced, and its transaction aborted."""
         return self._call(Event.INIT, State.INITIALIZING, now, ticket)
 
-    def begin(self, now: float) -> None:  # noqa: ARG002 - every input ends in now
+    def begin(self, now: float) -> None:
         """What is sent from now on belongs to one transaction."""
         self._raise_failure()
         self.state = after(self.state, Event.BEGIN)
-        self._present = Transaction(second=self._speaks_second)
+        self._present, self.second = Transaction(begun_s=now), self._speaks_second
 
     def commit(self, now: float, ticket: int = 0) -> Waiting | None:
         """All of it becomes visible, or the call raises."""
@@ -132,9 +125,8 @@ class Transactions:
         """The producer is being closed: whatever is open comes to an end."""
         if self.state is State.COMMITTING:
             return self.commit(now, ticket)
-        if self.state in (State.IN_TRANSACTION, State.ABORTABLE, State.ABORTING):
-            return self.abort(now, ticket)
-        return None
+        is_open = self.state in (State.IN_TRANSACTION, State.ABORTABLE, State.ABORTING)
+        return self.abort(now, ticket) if is_open else None
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, Offset], group: Group, now: float
@@ -142,36 +134,40 @@ class Transactions:
         """Begin to make offsets part of the transaction; returns what tells whether they are."""
         self._raise_failure()
         self.state = after(self.state, Event.OFFSETS)
-        entry = PendingOffsets(group, offsets)
+        entry = PendingOffsets(group, offsets, done=not offsets)
         present = self._present
         present.offsets.append(entry)
 
         def again(_now: float, ticket: int) -> Waiting | None:
             if entry.done:
-                self._waiters.pop(ticket, None)
+                self.waiters.forget(ticket)
                 return None
             self._raise_failure(ticket)
             if present is not self._present or self.state is not State.IN_TRANSACTION:
-                self._waiters.pop(ticket, None)
+                self.waiters.forget(ticket)
                 after(self.state, Event.OFFSETS)
-            return self._wait(Event.OFFSETS, ticket)
+            return self.waiters.wait(present, ticket)
 
         self.step(now)
         return again
 
     def _call(self, event: Event, doing: State, now: float, ticket: int) -> Waiting | None:
         """A call that ends with a state: begin it, or take its result, or wait for it."""
+        if self.waiters.was_told(ticket, event):
+            return None
         if self.state is doing and self._ended:
             self._take_result(event, ticket)
             return None
+        if (event, self.state, self._present.end_asked) == (Event.ABORT, State.COMMITTING, False):
+            self.state = after(self.state, Event.FAILED)  # nobody was asked to commit
         if event is not Event.ABORT or self.state is State.FATAL:
             self._raise_failure(ticket)
         following = after(self.state, event)
         if following is not doing:
-            self._waiters.pop(ticket, None)
+            self.waiters.forget(ticket)
             return None  # there is nothing to do
         if self.state is not doing:
-            self._ended = False
+            self._ended, self._present.outcome = False, None
             self.state = following
             if event is Event.COMMIT:
                 self._flush()
@@ -183,42 +179,28 @@ class Transactions:
                 return None
             if event is not Event.ABORT:
                 self._raise_failure(ticket)
-        return self._wait(event, ticket)
+        return self.waiters.wait(self._present, ticket)
 
     def _take_result(self, event: Event, ticket: int) -> None:
-        self._waiters.pop(ticket, None)
+        self.waiters.forget(ticket)
         error, self._error = self._error, None
         self._ended = False
+        self._present.outcome = event, error
         if error is None:
             self.state = after(self.state, Event.STARTED if event is Event.INIT else Event.ENDED)
             return
         self.state = after(self.state, Event.LOST)
         raise error
 
-    def _wait(self, event: Event, ticket: int) -> Waiting:
-        if not ticket:
-            self._next_ticket -= 1  # below all tickets of records
-            ticket = self._next_ticket
-        self._waiters[ticket] = event
-        return Waiting(ticket, "transaction")
-
-    def forget(self, ticket: int) -> None:
-        """Nobody waits with this ticket any more."""
-        self._waiters.pop(ticket, None)
-
-    def keep_waiting(self, tickets: Collection[int]) -> None:
-        """Nobody waits with any other."""
-        self._waiters = {t: event for t, event in self._waiters.items() if t in tickets}
-
     def gave_up(self, ticket: int, now: float) -> None:
         """A call ran into its time-out: that is told by its gap, if there is one."""
-        if self._waiters.pop(ticket, None) is not None:
+        if self.waiters.forget(ticket):
             self._hub.tell(self._hub.recorder.send_refused(self.unit, now))
 
     def _raise_failure(self, ticket: int = 0) -> None:
         if self._error is not None and self.state in (State.ABORTABLE, State.FATAL):
-            self._waiters.pop(ticket, None)
-            raise self._error
+            self.waiters.forget(ticket)
+            raise again(self._error)
 
     # --- records --------------------------------------------------------------------------------
 
@@ -226,7 +208,7 @@ class Transactions:
         """Whether the partition's records may be sent now; if not yet, it is being seen to."""
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING):
             return False
-        if self._present.second:  # the leader tells the coordinator
+        if self.second:  # the leader tells the coordinator
             self._present.begun = True
             self._present.added.add(place.tp)
         if place.tp in self._present.added:
@@ -237,6 +219,11 @@ class Transactions:
             self._present.wanted[place.tp] = place
             self.attention = True
         return False
+
+    def record_refused(self, text: str) -> None:
+        """A record was not taken, and its future tells: the same."""
+        if self.state is State.IN_TRANSACTION:
+            self._failed_text = self._failed_text or text
 
     def record_failed(self, batch: Batch) -> None:
         """Records failed for good: the transaction cannot be committed any more. (It fails in the
@@ -260,10 +247,9 @@ class Transactions:
     def _drop_records(self, now: float) -> None:
         """Nothing of an aborted transaction is sent any more."""
         self._error = None
-        why = FailureReason("aborted", None, "its transaction was aborted")
-        for place in list(self._hub.busy.values()):
-            self._hub.settle(place, place.fail_all(why), now)
-        self.errands.drop_unsent()
+        self._give_up_records(FailureReason("aborted", None, "its transaction was aborted"), now)
+        if self.errands.present is None or self.errands.present.what not in (INIT, END):
+            self.errands.drop()
 
     def _fail(self, error: Exception, now: float) -> None:
         """The transaction fails: nothing of it is sent any more."""
@@ -274,9 +260,7 @@ class Transactions:
             return
         self._error = self._error or error
         why = FailureReason("aborted", None, f"its transaction has failed: {error}")
-        for place in list(self._hub.busy.values()):
-            self._hub.settle(place, place.fail_all(why), now)
-        self._wake()
+        self._give_up_records(why, now)
 
     def _abortable(self, text: str) -> Exception:
         text = f"The transaction of {self._id!r} {text}.{self._present.doubt} {THEN}"
@@ -289,19 +273,21 @@ class Transactions:
             f"with; close it.{self._present.doubt}"
         )
         self.errands.start(None, now)
-        why = FailureReason("fenced", 90, str(self._error))
-        for place in list(self._hub.busy.values()):
-            self._hub.settle(place, place.fail_all(why), now)
-        self._wake()
+        self._give_up_records(FailureReason("fenced", 90, str(self._error)), now)
 
     def _end(self, error: Exception | None = None) -> None:
         """The call under way has its result."""
         self._ended, self._error = True, error
         self._wake()
 
+    def _give_up_records(self, why: FailureReason, now: float) -> None:
+        for place in list(self._hub.busy.values()):
+            self._hub.settle(place, place.fail_all(why), now)
+        self._wake()
+
     def _wake(self) -> None:
         """Those who wait look again."""
-        self._hub.out.completions += [Granted(ticket) for ticket in self._waiters]
+        self._hub.out.completions += self.waiters.granted()
 
     # --- errands --------------------------------------------------------------------------------
 
@@ -332,7 +318,7 @@ class Transactions:
                     return None
                 return self._end_errand(commit=True)
             case State.ABORTING if not self._hub.busy:
-                if present.broken:
+                if present.broken and not present.begun:
                     return self._init_errand()
                 return self._end_errand(commit=False)
         return None
@@ -349,8 +335,10 @@ class Transactions:
 
     def _initialized(self, response: Any, now: float) -> None:
         self._producer = Producer(response.producer_id, response.producer_epoch)
-        if self.state is State.INITIALIZING or self.state is State.ABORTING:
+        if self.state is State.INITIALIZING:
             self._end()
+        elif self.state is State.ABORTING:  # that is done by it; batches may be under way
+            self._present.begun = self._present.broken = False
         else:  # it was to prove whether the producer is fenced: its transaction is over
             text = "is over: the coordinator ended it, most likely after transaction_timeout_ms="
             self._fail(self._abortable(f"{text}{self._timeout_ms}"), now)
@@ -384,7 +372,7 @@ class Transactions:
             entry.done = True
             self._wake()
 
-        if not (entry.added or self._present.second):
+        if not (entry.added or self.second):
             return Errand(
                 "AddOffsetsToTxn",
                 self._key,
@@ -396,7 +384,7 @@ class Transactions:
             "TxnOffsetCommit",
             (GROUP, entry.group.group_id),
             lambda: txn_wire.commit_offsets(
-                self._id, self._producer, entry.group, entry.offsets, second=self._present.second
+                self._id, self._producer, entry.group, entry.offsets, second=self.second
             ),
             lambda response: txn_wire.told_of_partitions(response, entry.offsets),
             done,
@@ -409,17 +397,22 @@ class Transactions:
         return Errand(
             END,
             self._key,
-            lambda: txn_wire.end(
-                self._id, self._producer, commit=commit, second=self._present.second
-            ),
+            lambda: self._ask_for_end(commit=commit),
             txn_wire.told,
             self._has_ended,
         )
 
+    def _ask_for_end(self, *, commit: bool) -> Any:
+        self._present.end_asked |= commit
+        return txn_wire.end(self._id, self._producer, commit=commit, second=self.second)
+
     def _has_ended(self, response: Any, _now: float) -> None:
-        if self._present.second:
+        self._present.begun = False
+        if self.second:
             self._producer = Producer(response.producer_id, response.producer_epoch)
-        self._end()
+            self._present.broken = False
+        if not self._present.broken:
+            self._end()
 
     def _refused(self, errand: Errand, judgement: TxnJudgement, told: Told, now: float) -> None:
         """A coordinator gave an answer that will be the same next time."""
@@ -427,14 +420,21 @@ class Transactions:
             self._present.may_be_committed = True
         if judgement.verdict is not TxnVerdict.PROVE:
             self._refused_for_good(errand, judgement, told, now)
-        elif errand.what != INIT:  # is there a newer producer? (see above)
+        elif judgement.error_code in FENCED and (errand.what == INIT or self._is_fenced(now)):
+            self._fence(now)
+        elif errand.what != INIT:  # its time may be over: is there a newer producer? (see above)
             self._present.broken = True
             self.errands.start(self._init_errand(), now)
-        elif judgement.error_code in FENCED:
-            self._fence(now)
         else:  # it has forgotten us: begin as a new one
             self._producer = NO_PRODUCER
             self.errands.again(errand, judgement, now)
+
+    def _is_fenced(self, now: float) -> bool:
+        """Whether there is no other reason to refuse the epoch than a newer producer: to ask would
+        abort what that has open.
+        """
+        present = self._present
+        return self.second or now - present.begun_s < self._timeout_ms / 1000
 
     def _refused_for_good(
         self, errand: Errand, judgement: TxnJudgement, told: Told, now: float

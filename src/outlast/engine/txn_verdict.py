@@ -108,6 +108,17 @@ def judge_coordinator(error_code: int) -> TxnJudgement:
     )
 
 
+_GRAVITY = (_V.DONE, _V.RETRY, _V.FIND, _V.PROVE, _V.REFUSE, _V.ABORT)  # rising
+NOT_ATTEMPTED = 55  # for another partition's sake
+
+
+def gravity(error_code: int) -> float:
+    """Of several codes in one answer the gravest decides."""
+    if error_code == NOT_ATTEMPTED:
+        return 0.5
+    return _GRAVITY.index(judge_coordinator(error_code).verdict)
+
+
 def table() -> list[TxnJudgement]:
     """Every code that has a line of its own, for the documentation."""
     return [judge_coordinator(code) for code in sorted(_RULES)]

@@ -24,10 +24,11 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
+from outlast.engine.txn_verdict import gravity
+
 PRODUCE, END_TXN, TXN_OFFSET_COMMIT = 0, 26, 28
 SECOND = {PRODUCE: 12, END_TXN: 5, TXN_OFFSET_COMMIT: 5}  # by API: its first version there
 GROUP, TRANSACTION = 0, 1  # key types of FindCoordinator
-_RANK = {0: 0, 55: 1}  # of codes: 55 is "not attempted", for another partition's sake; others: 2
 
 Key = tuple[int, str]  # key type, and the group's or the transactional id
 TopicPartition = tuple[str, int]
@@ -198,7 +199,7 @@ def told_of_partitions(response: Any, asked: Collection[TopicPartition]) -> Told
     worst = Told(0)
     for tp in asked:
         code = codes.get(tp, -1)
-        if _RANK.get(code, 2) > _RANK.get(worst.error_code, 2):
+        if gravity(code) > gravity(worst.error_code):
             worst = Told(code, about=f"{tp[0]}-{tp[1]}")
     return worst
 
