@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import failover, plots, summary
+from benchmarks import failover, summary
 from benchmarks.run import RESULTS, ROOT
 from benchmarks.scenarios import FULL, SCENARIOS, Scenario
 from benchmarks.summary import Run
@@ -104,6 +104,8 @@ def main() -> None:
     if lines.exists():
         runs = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
         put("failover", failover.tables(runs))
+    from benchmarks import plots  # what draws is installed with the extra `bench` alone
+
     found = {scenario.name: (scenario, runs) for scenario, runs in measured if runs}
     if "throughput" in found:
         label, path = "µs of CPU per record", PICTURES / "throughput.svg"
