@@ -36,6 +36,7 @@ JVM = [
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 ]
+ELECTION_NOT_NEEDED = 84
 CLUSTER_ID = "outlast-tests-AAAAAAAA"
 
 _PROPERTIES = """\
@@ -311,10 +312,12 @@ class RealCluster:
         running = [node for node in self.nodes.values() if node.running]
         until(lambda: not any(self._view(n, name).partitions for n in running), f"{name} is gone")
 
-    def elect_preferred(self) -> None:
-        """Every partition's first replica leads it again, those of internal topics included."""
+    def elect_preferred(self, topic: str) -> None:
+        """Every partition's first replica leads it again, which may be an internal topic's."""
         with self._admin() as admin:
-            admin.elect_leaders(0)
+            answer = admin.elect_leaders(0, {topic: list(self.topic(topic).partitions)})
+        results = [row for group in answer.replica_election_results for row in group.partition_result]
+        assert {row.error_code for row in results} <= {0, ELECTION_NOT_NEEDED}, answer
 
     def alter_quota(self, client_id: str, bytes_per_s: float | None) -> None:
         """Bound what producers of that client id may write to each broker; None: unbounded."""

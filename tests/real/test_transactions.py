@@ -206,8 +206,8 @@ def level(cluster: RealCluster) -> RealCluster:
     ):
         producer.init_transactions()
         consumer.committed(TopicPartition("any", 0))
-    cluster.elect_preferred()
     for topic in (TRANSACTIONS, OFFSETS):
+        cluster.elect_preferred(topic)
         until(lambda topic=topic: len(_leaders(cluster, topic)) == 3, f"three lead {topic}")
     return cluster
 
