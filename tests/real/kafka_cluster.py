@@ -316,7 +316,9 @@ class RealCluster:
         """Every partition's first replica leads it again, which may be an internal topic's."""
         with self._admin() as admin:
             answer = admin.elect_leaders(0, {topic: list(self.topic(topic).partitions)})
-        results = [row for group in answer.replica_election_results for row in group.partition_result]
+        results = [
+            row for group in answer.replica_election_results for row in group.partition_result
+        ]
         assert {row.error_code for row in results} <= {0, ELECTION_NOT_NEEDED}, answer
 
     def alter_quota(self, client_id: str, bytes_per_s: float | None) -> None:
