@@ -273,8 +273,32 @@ def _proxy_url(name: str, value: Any) -> Any:
     return value
 
 
+def fits_wire(text: str) -> bool:
+    """Whether a request can hold it: UTF-8 has no lone surrogates, and an int16 is its length."""
+    try:
+        return len(text.encode()) < 2**15
+    except UnicodeEncodeError:
+        return False
+
+
+def _wire_text(name: str, value: Any) -> Any:
+    TEXT(name, value)
+    if value is not None and not fits_wire(value):
+        refuse(name, value, WIRE_TEXT.allowed)
+    return value
+
+
+def _transactional_id(name: str, value: Any) -> Any:
+    _wire_text(name, value)
+    if value == "":  # INVALID_REQUEST for a broker
+        refuse(name, value, TRANSACTIONAL_ID.allowed)
+    return value
+
+
 FLAG = Choice((True, False), aliases=((1, True), (0, False)))
 TEXT = Instance((str, type(None)), "a string or None")
+WIRE_TEXT = By(_wire_text, "a string of at most 32767 bytes of UTF-8 or None")
+TRANSACTIONAL_ID = By(_transactional_id, "a string of 1 to 32767 bytes of UTF-8 or None")
 PATH = Instance((str, os.PathLike, type(None)), "a path or None")
 CALLABLE = Duck((), "a callable or None", or_callable=True)
 FACTORY = Duck((), "a callable", optional=False, or_callable=True)

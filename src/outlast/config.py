@@ -68,6 +68,7 @@ class _DefaultRegistry:
 DEFAULT_REGISTRY = _DefaultRegistry()
 
 _MS, _LONG_MS, _SOME_MS = Number(), Number(infinite=True), Number(low=1)
+_INT32_MS = Number(low=1, high=2**31 - 1, whole=True)  # on the wire
 _BYTES = _COUNT = Number(low=1, whole=True)
 _SOCKET_BYTES = Number(high=2**31 - 1, whole=True, optional=True)  # a C int
 _SERIALIZER = Duck(("serialize",), "a kafka.Serializer, a callable or None", or_callable=True)
@@ -83,7 +84,7 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
     "Identity": (
         Setting("bootstrap_servers", "localhost", checks.BOOTSTRAP,
                 "Addresses of some brokers, the first to be asked; port 9092 if none is given."),
-        Setting("client_id", None, TEXT,
+        Setting("client_id", None, checks.WIRE_TEXT,
                 "Name of this client in requests and broker logs; None: kafka-python-producer-N."),
     ),
     "Records": (
@@ -136,9 +137,9 @@ _GROUPS: dict[str, tuple[Setting, ...]] = {
         Setting("max_request_size", 1_048_576, _BYTES, "Bytes of a request and so of a record."),
     ),
     "Transactions": (
-        Setting("transactional_id", None, TEXT,
+        Setting("transactional_id", None, checks.TRANSACTIONAL_ID,
                 "Records go out in transactions under this id; None: without."),
-        Setting("transaction_timeout_ms", 60_000, _SOME_MS,
+        Setting("transaction_timeout_ms", 60_000, _INT32_MS,
                 "After so long without an end the coordinator aborts a transaction."),
     ),
     "Metadata": (

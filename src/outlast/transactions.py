@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka.errors import IllegalStateError
-from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+from outlast.group_offsets import group_of, offsets_of
 
 if TYPE_CHECKING:  # the engine is not brought in before a producer is built
     from outlast.engine.intake import Waiting
     from outlast.engine.sender import Sender
     from outlast.engine.transactions import Transactions
-    from outlast.engine.txn_wire import Group, Offset
     from outlast.io.thread import Driver
 
 log = logging.getLogger(__name__)
@@ -164,6 +164,7 @@ class InTransactions:
         Raises:
             BlockedError: no answer within `max_block_ms`; a KafkaTimeoutError. Call it again.
             IllegalStateError: no transaction is open.
+            TypeError, ValueError: what is given cannot be an offset or a group; nothing is sent.
             KafkaError: the group refuses, and the transaction has failed: abort it.
         """
         self._transactions.send_offsets(offsets, group_metadata, self._max_block_s)
@@ -189,57 +190,3 @@ class InTransactions:
             ProducerFencedError: a newer producer has the transactional id; nothing is visible.
         """
         self._transactions.abort(self._max_block_s)
-
-
-def group_of(group_metadata: Any) -> Group:
-    """A consumer group from `KafkaConsumer.group_metadata()`, or from its id.
-
-    Raises:
-        TypeError: it is neither.
-        ValueError: it is of a member without a name.
-    """
-    if isinstance(group_metadata, str):
-        group_metadata = ConsumerGroupMetadata(group_id=group_metadata)
-    from outlast.engine.txn_wire import Group
-
-    if not isinstance(group_metadata, ConsumerGroupMetadata):
-        raise TypeError(
-            "send_offsets_to_transaction() takes a ConsumerGroupMetadata or a group's id, got "
-            f"{group_metadata!r}"
-        )
-    if group_metadata.generation_id > 0 and not group_metadata.member_id:
-        raise ValueError(
-            f"Invalid ConsumerGroupMetadata: generation_id={group_metadata.generation_id} is of a "
-            "joined group, so that member_id must not be empty"
-        )
-    return Group(
-        group_metadata.group_id,
-        group_metadata.generation_id,
-        group_metadata.member_id,
-        group_metadata.group_instance_id,
-    )
-
-
-def offsets_of(offsets: Mapping[Any, Any]) -> dict[tuple[str, int], Offset]:
-    """What is to be committed, by partition.
-
-    Raises:
-        TypeError: not a dict of TopicPartition and OffsetAndMetadata.
-    """
-    if not isinstance(offsets, Mapping):
-        raise TypeError(
-            f"offsets must be a dict of TopicPartition: OffsetAndMetadata, got {offsets!r}"
-        )
-    from outlast.engine.txn_wire import Offset
-
-    converted: dict[tuple[str, int], Offset] = {}
-    for place, offset in offsets.items():
-        if not isinstance(place, TopicPartition) or not isinstance(offset, OffsetAndMetadata):
-            raise TypeError(
-                "offsets must be a dict of TopicPartition: OffsetAndMetadata, has "
-                f"{place!r}: {offset!r}"
-            )
-        converted[place.topic, place.partition] = Offset(
-            offset.offset, offset.leader_epoch, offset.metadata
-        )
-    return converted

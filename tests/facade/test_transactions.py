@@ -35,7 +35,7 @@ from outlast.testing.server import ClusterServer
 from tests.net.broker import until
 
 TOPIC, ID = "orders", "shop"
-PRODUCE, END_TXN, ADD_PARTITIONS = 0, 26, 24
+PRODUCE, INIT, END_TXN, ADD_PARTITIONS = 0, 22, 26, 24
 Make = Callable[..., KafkaProducer]
 
 
@@ -400,6 +400,36 @@ def test_a_commit_that_may_have_been_done_is_not_told_as_undone(
     except KafkaError as error:
         assert "It may have been committed" in str(error)  # noqa: PT017
         producer.abort_transaction()
+    until_seen(cluster, "a")
+
+
+def test_a_commit_that_the_coordinator_cannot_tell_of_is_not_told_as_undone(
+    cluster: ClusterServer, make: Make
+) -> None:
+    """UNKNOWN_SERVER_ERROR says nothing of what was done."""
+    producer = make()
+    producer.begin_transaction()
+    write(producer, "a")
+    producer.flush()
+    cluster.call(lambda mock, _: mock.faults.append(Error(api=END_TXN, code=-1, times=3)))
+    with pytest.raises(KafkaError, match="It may have been committed"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    write(producer, "b")
+    producer.commit_transaction()
+    until_seen(cluster, "b")
+
+
+@pytest.mark.parametrize("code", [47, 59, 90])
+def test_who_has_no_epoch_yet_cannot_be_fenced(
+    cluster: ClusterServer, make: Make, code: int
+) -> None:
+    cluster.call(lambda mock, _: mock.faults.append(Error(api=INIT, code=code, times=2)))
+    producer = make()
+    producer.begin_transaction()
+    write(producer, "a")
+    producer.commit_transaction()
     until_seen(cluster, "a")
 
 

@@ -282,13 +282,13 @@ def test_the_older_of_two_is_fenced_and_nothing_of_it_is_seen(cluster: RealClust
         older.send(topic, b"old", partition=0).get(timeout=30)
         older.send_offsets_to_transaction({place: OffsetAndMetadata(5, "", -1)}, "fenced")
         newer.init_transactions()
+        newer.begin_transaction()  # the older one's end must not be this one's
+        newer.send(topic, b"new", partition=0).get(timeout=30)
         with pytest.raises(ProducerFencedError):
             older.commit_transaction()
         for call in (older.begin_transaction, lambda: older.send(topic, b"late", partition=0)):
             with pytest.raises(ProducerFencedError):
                 call()
-        newer.begin_transaction()
-        newer.send(topic, b"new", partition=0)
         newer.send_offsets_to_transaction({place: OffsetAndMetadata(7, "", -1)}, "fenced")
         newer.commit_transaction()
     assert seen(cluster.bootstrap, topic) == [[b"new"], [], []]

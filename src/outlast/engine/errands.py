@@ -40,7 +40,7 @@ class Errand:
     since_s: float = 0.0
     token: int = -1  # of the request under way; -1: none is
     void: bool = False  # nobody wants to know any more
-    left: bool = False  # one was sent, and its answer never came: it may have been done
+    left: bool = False  # one was sent, and no answer told what came of it: it may have been done
 
 
 Refused = Callable[[Errand, TxnJudgement, Told, float], None]
@@ -174,6 +174,7 @@ class Errands:
     def _act(self, errand: Errand, judgement: TxnJudgement, told: Told, now: float) -> None:
         """A coordinator said no."""
         verdict = judgement.verdict
+        errand.left |= judgement.in_doubt
         if judgement.tries_max is not None:
             errand.unknown_errors += 1
             if errand.unknown_errors >= judgement.tries_max:

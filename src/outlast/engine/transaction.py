@@ -34,11 +34,11 @@ class Transaction:
     broken: bool = False  # the next epoch is needed
     end_asked: bool = False  # for its commit
     outcome: tuple[Event, Exception | None] | None = None  # of the call that ended it
-    may_be_committed: bool = False  # its commit was asked for, and the answer never came
+    may_be_committed: bool = False  # its commit was asked for, and no answer told of it
 
     @property
     def doubt(self) -> str:
         """What its failure must say, too."""
         if not self.may_be_committed:
             return ""
-        return " It may have been committed: the coordinator was asked to, and never answered."
+        return " It may have been committed: the coordinator was asked to, and never told."

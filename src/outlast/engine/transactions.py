@@ -324,12 +324,11 @@ class Transactions:
         return None
 
     def _init_errand(self) -> Errand:
-        timeout_ms = self._timeout_ms
         return Errand(
             INIT,
             self._key,
-            lambda: txn_wire.init_producer_id(self._id, timeout_ms, self._producer),
-            txn_wire.told,
+            lambda: txn_wire.init_producer_id(self._id, self._timeout_ms, self._producer),
+            txn_wire.told_of_producer,
             self._initialized,
         )
 
@@ -420,7 +419,7 @@ class Transactions:
             self._present.may_be_committed = True
         if judgement.verdict is not TxnVerdict.PROVE:
             self._refused_for_good(errand, judgement, told, now)
-        elif judgement.error_code in FENCED and (errand.what == INIT or self._is_fenced(now)):
+        elif judgement.error_code in FENCED and self._is_fenced(errand, now):
             self._fence(now)
         elif errand.what != INIT:  # its time may be over: is there a newer producer? (see above)
             self._present.broken = True
@@ -429,12 +428,13 @@ class Transactions:
             self._producer = NO_PRODUCER
             self.errands.again(errand, judgement, now)
 
-    def _is_fenced(self, now: float) -> bool:
+    def _is_fenced(self, errand: Errand, now: float) -> bool:
         """Whether there is no other reason to refuse the epoch than a newer producer: to ask would
-        abort what that has open.
+        abort what that has open. Who has no epoch yet is the newer one.
         """
-        present = self._present
-        return self.second or now - present.begun_s < self._timeout_ms / 1000
+        if errand.what == INIT:
+            return self._producer != NO_PRODUCER
+        return self.second or now - self._present.begun_s < self._timeout_ms / 1000
 
     def _refused_for_good(
         self, errand: Errand, judgement: TxnJudgement, told: Told, now: float

@@ -46,6 +46,7 @@ class TxnJudgement:
         cause: of the gap that this opens; None opens none.
         soon: the coordinator is only finishing something: it is asked again after a short pause.
         tries_max: after so many such answers in a row the transaction fails; None: no such limit.
+        in_doubt: what was asked for may have been done nevertheless.
     """
 
     verdict: TxnVerdict
@@ -54,6 +55,7 @@ class TxnJudgement:
     cause: Cause | None = None
     soon: bool = False
     tries_max: int | None = None
+    in_doubt: bool = False
 
 
 _V = TxnVerdict
@@ -92,6 +94,7 @@ _RULES: dict[int, tuple[TxnVerdict, Cause | None]] = {
     120: (_V.ABORT, None),
 }
 SOON = frozenset({51})  # the last transaction's markers are being written
+IN_DOUBT = frozenset({-1, 7})
 UNKNOWN_SERVER_ERROR_TRIES_MAX = 3
 
 
@@ -105,6 +108,7 @@ def judge_coordinator(error_code: int) -> TxnJudgement:
         cause,
         soon=error_code in SOON,
         tries_max=UNKNOWN_SERVER_ERROR_TRIES_MAX if error_code == -1 else None,
+        in_doubt=error_code in IN_DOUBT,
     )
 
 

@@ -191,6 +191,13 @@ def told(response: Any) -> Told:
     return Told(response.error_code)
 
 
+def told_of_producer(response: Any) -> Told:
+    """What an answer says that brings a producer id: one without it brings nothing."""
+    if response.error_code == 0 and min(response.producer_id, response.producer_epoch) < 0:
+        return Told(-1, message=f"no producer id came with it: {response.producer_id}")
+    return Told(response.error_code)
+
+
 def told_of_partitions(response: Any, asked: Collection[TopicPartition]) -> Told:
     """What an answer with a code for each partition says: the worst one. Of a partition that it
     does not name nothing is known.
