@@ -33,6 +33,8 @@ from kafka.net.connection import KafkaConnection, SaslReauthenticator
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.net.selector import KernelEvent, NetworkSelector, Task, TaskState
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
@@ -51,7 +53,6 @@ from outlast.io.events import (
     Responded,
     because,
 )
-from outlast.io.kafka_transport import NO_TIMER, Loop, TLSTransport, Transport
 from outlast.io.lent import borrow
 from outlast.io.metering import METERING, metered
 from outlast.io.quiet import quiet
@@ -62,6 +63,7 @@ from outlast.io.sockets import (
     reset_on_close,
     retransmits,
 )
+from outlast.io.steady import SteadyTransport
 from outlast.io.tls import Contexts
 
 log = logging.getLogger(__name__)
@@ -99,7 +101,7 @@ class Network:
         selector = selector_class(config)
         self.lent = borrow(config, KafkaNetClient, KafkaConnectionManager._build_transport)
         self.loop: Any = (
-            self.lent.loop if self.lent else Loop(selector=selector, slow_task_threshold_secs=0)
+            self.lent.loop if self.lent else _Loop(selector=selector, slow_task_threshold_secs=0)
         )
         quiet.install()
 
@@ -229,9 +231,9 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         self.dial.sock = getattr(lent_one, "_sock", None)  # none, where all is in memory
         return lent_one
 
-    def _wrapped(self, sock: socket.socket, context: ssl.SSLContext | None) -> Transport:
+    def _wrapped(self, sock: socket.socket, context: ssl.SSLContext | None) -> _Transport:
         tls = {} if context is None else {"ssl_context": context}
-        kind = TLSTransport if tls else Transport
+        kind = _TLSTransport if tls else _Transport
         transport = kind(self.net, sock, host=self.dial.name, **tls)
         self.dial.sock = transport._sock
         return transport
@@ -298,7 +300,7 @@ class _Link(KafkaConnection):  # type: ignore[misc]
             self.network.execute(command)  # is unsent now
             return
         if request.expect_response():
-            self.in_flight_requests.append((correlation_id, answer, 0.0, 0.0, NO_TIMER))
+            self.in_flight_requests.append((correlation_id, answer, 0.0, 0.0, _NO_TIMER))
         self.transport.write(self.parser.send_bytes())
 
     def _maybe_throttle(self, _response: object) -> None:
@@ -360,3 +362,29 @@ class _Reauthenticator(SaslReauthenticator):  # type: ignore[misc]
         link, end_s = self._conn, self.authenticated_at + self.session_lifetime_ms / 1000
         await link.session.renew(end_s, lambda: not link.closed)
         await super()._do_reauth()
+
+
+# --- kafka-python's loop and transports -----------------------------------------------------------
+
+
+class _Loop(NetworkSelector):  # type: ignore[misc]
+    """kafka.net's loop with a wait that leaves the registration of its socket alone."""
+
+    def _park(self) -> None:
+        self._current.state = TaskState.WAIT_IO
+
+
+_NO_TIMER = Task(lambda: None)
+_NO_TIMER.state = TaskState.DONE
+
+
+class _Transport(SteadyTransport, KafkaTCPTransport):  # type: ignore[misc]
+    """A TCP socket."""
+
+    _parked = KernelEvent("_park")
+
+
+class _TLSTransport(_Transport, KafkaSSLTransport):  # type: ignore[misc]
+    """The same under TLS."""
+
+    _short_read_is_last = False  # TLS cuts its own records, and keeps what it has decrypted

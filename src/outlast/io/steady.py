@@ -1,38 +1,29 @@
-"""kafka.net's loop and transports, changed where they must be.
+"""What `kafka_net` changes in kafka-python's transports.
 
-A wait that leaves the registration of its socket alone; a reader that stays registered; bytes that
-are written at once as far as the kernel takes them; answers that came just before the end count.
+A reader that stays registered; bytes that are written at once as far as the kernel takes them;
+answers that came just before the end count.
 """
 
 from __future__ import annotations
 
 import selectors
-from typing import Any
-
-from kafka.net.selector import KernelEvent, NetworkSelector, Task, TaskState
-from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from typing import TYPE_CHECKING, Any
 
 from outlast.io.advice import unreadable
 from outlast.io.sockets import received, reset_on_close
 
-
-class Loop(NetworkSelector):  # type: ignore[misc]
-    """kafka.net's loop with a wait that leaves the registration of its socket alone."""
-
-    def _park(self) -> None:
-        self._current.state = TaskState.WAIT_IO
+if TYPE_CHECKING:  # `kafka_net` says what it is: all that names kafka-python's transports is there
+    KafkaTransport = Any
+else:
+    KafkaTransport = object
 
 
-_PARKED = KernelEvent("_park")
-NO_TIMER = Task(lambda: None)
-NO_TIMER.state = TaskState.DONE
-
-
-class Transport(KafkaTCPTransport):  # type: ignore[misc]
+class SteadyTransport(KafkaTransport):  # type: ignore[misc]
     """A TCP socket whose reader stays registered, and that writes at once what it can."""
 
     _sock: Any
     _writing: bool
+    _parked: Any  # to await: a wait that leaves the registration of the socket alone
     _short_read_is_last = True
 
     def resume_reading(self) -> None:
@@ -50,7 +41,7 @@ class Transport(KafkaTCPTransport):  # type: ignore[misc]
                     await self._net.sleep(0)
                 self.abort(error)
                 break
-            await _PARKED
+            await self._parked
 
     def _receive(self) -> BaseException | None:
         """Read all there is and deliver it, also what came just before the end."""
@@ -107,9 +98,3 @@ class Transport(KafkaTCPTransport):  # type: ignore[misc]
                 reset_on_close(sock)
             sock.close()
         super()._close(error)
-
-
-class TLSTransport(Transport, KafkaSSLTransport):  # type: ignore[misc]
-    """The same under TLS."""
-
-    _short_read_is_last = False  # TLS cuts its own records, and keeps what it has decrypted
