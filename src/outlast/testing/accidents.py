@@ -105,6 +105,14 @@ class Accidents:
 
     # --- when ---
 
+    def spread(self, count: int, within_s: float) -> None:
+        """So many will happen in this time: a quarter at their moment, the others lie in wait."""
+        at_s = 0.0
+        for _ in range(count):
+            soon = self.rng.random() < 0.5  # after another
+            at_s = at_s + self.rng.uniform(0.0, 0.1) if soon else self.rng.uniform(0.0, within_s)
+            self._sim.at(at_s, self.happen if self.rng.random() < 0.25 else self.lie_in_wait)
+
     def lie_in_wait(self) -> None:
         """Strike when something is under way, or if nothing will be."""
         ambush = _Ambush(self.rng.choice([1, 3, 5, 5]))

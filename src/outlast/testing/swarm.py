@@ -15,6 +15,8 @@ import argparse
 import traceback
 from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -80,22 +82,10 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
     report = Report(seed)
     world = draw_world(Random(f"{seed}/world"))
     report.world = str(world)
-    sim = Simulation(
-        seed,
-        topics={"t": world.partitions},
-        min_isr=world.min_isr,
-        assignment={"t": world.assignment},
-        nodes=world.nodes,
-        cluster=world.cluster,
-        network=world.network,
-        max_block_s=world.max_block_s,
-        compress_s=world.compress_s,
-        trace=trace,
-        **world.keywords,
-    )
+    sim = simulation(seed, world, trace=trace)
     load = _Load(sim, world)
     accidents = Accidents(sim, load.burst, nodes=world.bad_nodes, partitions=world.bad_partitions)
-    try:
+    with as_findings(report.findings, sim):
         _safety(sim, world, load, accidents)
         if world.closed_suddenly:
             _sudden_end(sim)
@@ -108,16 +98,40 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
         )
         report.hold_ups = hold_ups(sim, accidents.troubles) if sim.settings.idempotent else []
         report.findings += too_long(sim, world.network, report.hold_ups)
+    _fill(report, sim, accidents)
+    return report
+
+
+def simulation(seed: int, world: World, *, trace: bool = False) -> Simulation:
+    """That world, with one topic `t` in it."""
+    return Simulation(
+        seed,
+        topics={"t": world.partitions},
+        min_isr=world.min_isr,
+        assignment={"t": world.assignment},
+        nodes=world.nodes,
+        cluster=world.cluster,
+        network=world.network,
+        max_block_s=world.max_block_s,
+        compress_s=world.compress_s,
+        trace=trace,
+        **world.keywords,
+    )
+
+
+@contextmanager
+def as_findings(findings: list[str], sim: Simulation) -> Iterator[None]:
+    """What the engine or the cluster raises in a run is a finding."""
+    try:
+        yield
     except SimulationError as error:
-        report.findings.append(str(error))
+        findings.append(str(error))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        report.findings.append(
+        findings.append(
             f"{type(error).__name__}: {error} ({where.filename}:{where.lineno} {where.name}) "
             f"at {sim.now:.6f} s. {sim.ledger.replay}"
         )
-    _fill(report, sim, accidents)
-    return report
 
 
 class _Load:
@@ -185,15 +199,7 @@ def _safety(sim: Simulation, world: World, load: _Load, accidents: Accidents) ->
             chosen = None if sim.rng.random() < 0.1 else partition  # None: the engine chooses
             sim.at(at_s, partial(load.burst, chosen, records))
             at_s += each_s * records * sim.rng.uniform(0.0, 2.0)
-    at_s = 0.0
-    for _ in range(world.accidents):  # half of them soon after another
-        near = accidents.rng.random() < 0.5
-        at_s = (
-            at_s + accidents.rng.uniform(0.0, 0.1)
-            if near
-            else accidents.rng.uniform(0.0, world.load_s)
-        )
-        sim.at(at_s, accidents.happen if accidents.rng.random() < 0.25 else accidents.lie_in_wait)
+    accidents.spread(world.accidents, world.load_s)
     sim.run_for(world.load_s)
 
 

@@ -8,7 +8,6 @@ struck by faults of their own.
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +19,7 @@ from outlast.testing.application import SimFuture
 from outlast.testing.faults import CutAfter, Error, Fault, LoseRequest, Slow
 from outlast.testing.invariants import violations
 from outlast.testing.simulation import Simulation, SimulationError
+from outlast.testing.swarm import as_findings, simulation
 from outlast.testing.transacting import COMMITTED, Transacting
 from outlast.testing.world import World, draw_world
 
@@ -49,20 +49,12 @@ def run_transactions(seed: int, *, trace: bool = False) -> TxnReport:
         sim, partial(_records, sim, world, rng), rng, max_block_s=rng.choice([0.3, 5.0])
     )
     accidents = Accidents(sim, _no_load, nodes=world.bad_nodes, partitions=world.bad_partitions)
-    try:
+    with as_findings(report.findings, sim):
         _strike(sim, world, load, accidents, rng)
         _settle(sim, load, accidents)
         report.findings += sim.judge().findings
         report.findings += load.findings()
         report.findings += violations(sim, late_s=LONGEST_PAUSE_S, settled=True)
-    except SimulationError as error:
-        report.findings.append(str(error))
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        report.findings.append(
-            f"{type(error).__name__}: {error} ({where.filename}:{where.lineno} {where.name}) "
-            f"at {sim.now:.6f} s"
-        )
     report.fates.update(transaction.fate for transaction in load.transactions)
     report.raised.update(load.raised)
     report.accidents.update(accidents.struck)
@@ -80,23 +72,12 @@ def _simulation(seed: int, world: World, rng: Random, *, trace: bool) -> Simulat
     }
     if keywords.get("retries") == 0:
         del keywords["retries"]
-    sim = Simulation(
-        seed,
-        topics={"t": world.partitions},
-        min_isr=world.min_isr,
-        assignment={"t": world.assignment},
-        nodes=world.nodes,
-        cluster=replace(
-            world.cluster,
-            unclean_election=False,
-            transaction_version=Random(f"{seed}/protocol").choice([1, 2]),
-        ),
-        network=world.network,
-        max_block_s=world.max_block_s,
-        compress_s=world.compress_s,
-        trace=trace,
-        **keywords,
+    cluster = replace(
+        world.cluster,
+        unclean_election=False,
+        transaction_version=Random(f"{seed}/protocol").choice([1, 2]),
     )
+    sim = simulation(seed, replace(world, cluster=cluster, keywords=keywords), trace=trace)
     sim.cluster.create_internal_topics(0.0)
     sim.network.collect(0.0)
     return sim
@@ -126,15 +107,7 @@ def _strike(
 ) -> None:
     """Transactions, and whatever may happen to them."""
     sim.at(0.0, load.begin)
-    at_s = 0.0
-    for _ in range(world.accidents):  # half of them soon after another
-        near = accidents.rng.random() < 0.5
-        at_s = (
-            at_s + accidents.rng.uniform(0.0, 0.1)
-            if near
-            else accidents.rng.uniform(0.0, world.load_s)
-        )
-        sim.at(at_s, accidents.happen if accidents.rng.random() < 0.25 else accidents.lie_in_wait)
+    accidents.spread(world.accidents, world.load_s)
     for _ in range(rng.choice([0, 0, 2, 10])):
         sim.at(rng.uniform(0.0, world.load_s), partial(sim.fault, _coordinators_fault(rng)))
     sim.run_for(world.load_s)
