@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -78,7 +79,7 @@ def take(
 _NOT_TAKEN = (BlockedError, IllegalStateError, BrokerResponseError, ValueError)
 
 
-class _Way:
+class _Way(ABC):
     """How the records of one call go into the buffer."""
 
     patient = False  # waits for a partition that is held up before others have had their turn
@@ -92,21 +93,21 @@ class _Way:
         self.over = False  # the rest is lost: nothing more is tried
         self._refused = refused
 
+    @abstractmethod
     def note(self, delivery: Delivery, first: int, indices: Sequence[int]) -> None:
         """These records are in this delivery, from its record `first` on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def noted(self) -> bool:
         """Whether any record was taken or lost."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rest(self) -> Sequence[int]:
         """The records that are neither taken nor lost."""
-        raise NotImplementedError
 
     def held_up(self, partition: int | None, indices: Sequence[int]) -> None:
-        """These could not be taken for that reason."""
-        raise NotImplementedError
+        """These could not be taken, as that partition is held up."""
+        raise AssertionError(f"{len(indices)} records for {partition}: a patient way waits")
 
     def no_partition(
         self, error: ValueError, partition: int | None, indices: Sequence[int]
@@ -241,9 +242,9 @@ class _ByPartition(_Way):
         parts = [Part(s.delivery, s.first, len(s.indices)) for s in self._stretches]
         return Deliveries(parts, self.records.sizes, order)
 
+    @abstractmethod
     def send_each(self) -> None:
         """Put all of them."""
-        raise NotImplementedError
 
     def put(self, partition: int | None, indices: Sequence[int]) -> None:
         """Behind those that are held up, if some are."""

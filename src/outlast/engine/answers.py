@@ -33,10 +33,9 @@ from outlast.engine.metadata import Node
 from outlast.engine.partition import Partition
 from outlast.engine.produce import Answer, read_answers
 from outlast.engine.queue import FailureReason
-from outlast.engine.verdict import Judgement, Verdict, judge, judge_abort
+from outlast.engine.verdict import SOON_S, Judgement, Verdict, judge, judge_abort
 
 UNKNOWN_SERVER_ERROR = -1
-SOON_S = 0.02  # until a broker that is finishing a transaction is asked again
 LINE_GRACE_S = 0.05  # within it the next answer comes, unless that is late, too
 
 

@@ -19,10 +19,9 @@ from outlast.engine.messages import Cause, Role, Send
 from outlast.engine.metadata import Node
 from outlast.engine.txn_verdict import TxnJudgement, TxnVerdict, judge_coordinator
 from outlast.engine.txn_wire import Key, Told
-from outlast.engine.verdict import Judgement
+from outlast.engine.verdict import SOON_S, Judgement
 
 TopicPartition = tuple[str, int]
-SOON_S = 0.02  # until a coordinator that finishes the last transaction is asked again
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from outlast.engine.metadata import (
 )
 from outlast.engine.queue import FailureReason
 from outlast.engine.verdict import code_name
-from outlast.engine.window import EPOCH_MAX
+from outlast.engine.window import is_producer
 
 NO_PRODUCER_ID_FOR_US = frozenset({31, 42, 53})
 COORDINATOR_LOADING = frozenset({14, 15, 16})
@@ -133,7 +133,7 @@ class Tidings:
         inquiries = self._hub.inquiries
         code = response.error_code
         producer_id, epoch = response.producer_id, response.producer_epoch
-        if code == 0 and producer_id >= 0 and 0 <= epoch <= EPOCH_MAX:
+        if code == 0 and is_producer(producer_id, epoch):
             inquiries.producer_id_came(producer_id, epoch)
         elif code in NO_PRODUCER_ID_FOR_US:
             why = FailureReason(

@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outlast.engine.messages import Cause
-from outlast.engine.verdict import code_name
+from outlast.engine.verdict import (
+    CONCURRENT_TRANSACTIONS,
+    UNKNOWN_SERVER_ERROR_TRIES_MAX,
+    code_name,
+)
 
 
 class TxnVerdict(Enum):
@@ -93,9 +97,7 @@ _RULES: dict[int, tuple[TxnVerdict, Cause | None]] = {
     113: (_V.ABORT, None),
     120: (_V.ABORT, None),
 }
-SOON = frozenset({51})  # the last transaction's markers are being written
 IN_DOUBT = frozenset({-1, 7})
-UNKNOWN_SERVER_ERROR_TRIES_MAX = 3
 
 
 def judge_coordinator(error_code: int) -> TxnJudgement:
@@ -106,7 +108,7 @@ def judge_coordinator(error_code: int) -> TxnJudgement:
         code_name(error_code),
         error_code,
         cause,
-        soon=error_code in SOON,
+        soon=error_code == CONCURRENT_TRANSACTIONS,
         tries_max=UNKNOWN_SERVER_ERROR_TRIES_MAX if error_code == -1 else None,
         in_doubt=error_code in IN_DOUBT,
     )

@@ -25,6 +25,7 @@ from kafka.protocol.producer import (
 )
 
 from outlast.engine.txn_verdict import gravity
+from outlast.engine.window import is_producer
 
 PRODUCE, END_TXN, TXN_OFFSET_COMMIT = 0, 26, 28
 SECOND = {PRODUCE: 12, END_TXN: 5, TXN_OFFSET_COMMIT: 5}  # by API: its first version there
@@ -193,7 +194,8 @@ def told(response: Any) -> Told:
 
 def told_of_producer(response: Any) -> Told:
     """What an answer says that brings a producer id: one without it brings nothing."""
-    if response.error_code == 0 and min(response.producer_id, response.producer_epoch) < 0:
+    given = is_producer(response.producer_id, response.producer_epoch)
+    if response.error_code == 0 and not given:
         return Told(-1, message=f"no producer id came with it: {response.producer_id}")
     return Told(response.error_code)
 

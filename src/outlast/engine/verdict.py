@@ -148,6 +148,7 @@ _RULES: dict[int, _Rule] = {
 
 UNKNOWN_SERVER_ERROR_TRIES_MAX = 3
 CONCURRENT_TRANSACTIONS = 51
+SOON_S = 0.02  # until a broker that is only finishing something is asked again
 
 # Codes −1 to 133 in order; Kafka leaves none out.
 _NAMES = """

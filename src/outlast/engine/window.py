@@ -19,6 +19,11 @@ SEQUENCES = 2**31
 EPOCH_MAX = 32_767
 
 
+def is_producer(producer_id: int, producer_epoch: int) -> bool:
+    """Whether batches can be numbered under these."""
+    return producer_id >= 0 and 0 <= producer_epoch <= EPOCH_MAX
+
+
 def sequence_after(base_sequence: int, count: int) -> int:
     """The sequence that follows `count` records from `base_sequence` (KIP-98: wraps to 0)."""
     return (base_sequence + count) % SEQUENCES
@@ -67,8 +72,7 @@ class Window:
 
     def renew(self, producer_id: int, producer_epoch: int) -> None:
         """Number from 0 under these; what is left of an aborted transaction is forgotten."""
-        assert all(batch.result is not None for batch in self._batches)
-        self._batches.clear()
+        self.clear()
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.next_sequence = 0
 

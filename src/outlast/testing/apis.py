@@ -35,6 +35,15 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import InitProducerIdResponse
 
 from outlast.testing.cluster_settings import draw
+from outlast.testing.codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    INVALID_REQUEST,
+    INVALID_TOPIC_EXCEPTION,
+    LEADER_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_VERSION,
+)
 from outlast.testing.controller import Topic
 from outlast.testing.faults import Error, LeaderNotListed, MetadataLeaderless, strike
 from outlast.testing.replica import PartitionState
@@ -46,13 +55,6 @@ if TYPE_CHECKING:
 
 PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
-LEADER_NOT_AVAILABLE = 5
-COORDINATOR_LOAD_IN_PROGRESS = 14
-INVALID_TOPIC_EXCEPTION = 17
-UNSUPPORTED_VERSION = 35
-INVALID_REQUEST = 42
-UNKNOWN_TOPIC_ID = 100
 
 NO_ID = UUID(int=0)
 PRODUCER_ID_BLOCK = 1000

@@ -21,13 +21,9 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.api_message import ApiMessage
 
-from outlast.testing.apis import (
-    HANDLERS,
-    INVALID_REQUEST,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    Handler,
-)
+from outlast.testing.apis import HANDLERS, Handler
 from outlast.testing.cluster_settings import Span, longest
+from outlast.testing.codes import INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION
 from outlast.testing.faults import Error, strike
 
 if TYPE_CHECKING:

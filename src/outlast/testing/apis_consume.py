@@ -29,16 +29,16 @@ from kafka.protocol.consumer import (
     OffsetForLeaderEpochResponse,
 )
 
-from outlast.testing.apis import (
-    DEFERRED,
-    HANDLERS,
-    NO_ID,
+from outlast.testing.apis import DEFERRED, HANDLERS, NO_ID, Handler, Later
+from outlast.testing.batches import MAX_TIMESTAMP_AT
+from outlast.testing.codes import (
+    FENCED_LEADER_EPOCH,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_LEADER_EPOCH,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
-    Handler,
-    Later,
 )
-from outlast.testing.batches import MAX_TIMESTAMP_AT
 from outlast.testing.faults import Error, strike
 from outlast.testing.replica import Replica
 
@@ -50,10 +50,6 @@ if TYPE_CHECKING:
 
 FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH = 1, 2, 23
 
-OFFSET_OUT_OF_RANGE = 1
-NOT_LEADER_OR_FOLLOWER = 6
-FENCED_LEADER_EPOCH = 74
-UNKNOWN_LEADER_EPOCH = 75
 
 READ_COMMITTED = 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

@@ -20,32 +20,24 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 from kafka.protocol.producer import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 from outlast.testing import coordinator_log
-from outlast.testing.apis import (
-    DEFERRED,
-    HANDLERS,
-    INVALID_REQUEST,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    Handler,
-    Later,
-    fault_code,
-)
+from outlast.testing.apis import DEFERRED, HANDLERS, Handler, Later, fault_code
 from outlast.testing.batches import BatchHeader
-from outlast.testing.coordinator import admit
-from outlast.testing.coordinator_log import (
+from outlast.testing.codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
-    OFFSETS,
-    TRANSACTIONS,
-    Entry,
-    Seat,
-)
-from outlast.testing.transaction_index import COMMIT, CONTROL_KEY
-from outlast.testing.transactions import (
     INVALID_PRODUCER_EPOCH,
+    INVALID_REQUEST,
     INVALID_TXN_STATE,
+    NETWORK_EXCEPTION,
     PRODUCER_FENCED,
     TRANSACTION_ABORTABLE,
+    UNKNOWN_MEMBER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSTABLE_OFFSET_COMMIT,
 )
+from outlast.testing.coordinator import admit
+from outlast.testing.coordinator_log import OFFSETS, TRANSACTIONS, Entry, Seat
+from outlast.testing.transaction_index import COMMIT, CONTROL_KEY
 
 if TYPE_CHECKING:
     from outlast.testing.cluster import MockCluster
@@ -54,9 +46,6 @@ if TYPE_CHECKING:
 
 OFFSET_FETCH, FIND_COORDINATOR, TXN_OFFSET_COMMIT = 9, 10, 28
 
-NETWORK_EXCEPTION = 13
-UNKNOWN_MEMBER_ID = 25
-UNSTABLE_OFFSET_COMMIT = 88
 
 KEY_TYPES = {0: OFFSETS, 1: TRANSACTIONS}
 ABORTABLE_VERSION, ADDING_VERSION = 4, 5  # TxnOffsetCommit

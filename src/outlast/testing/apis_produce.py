@@ -27,17 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.producer import ProduceRequest
 
-from outlast.testing.apis import (
-    DEFERRED,
-    HANDLERS,
-    NO_ANSWER,
-    NO_ID,
-    PRODUCE,
-    UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    Handler,
-    Later,
-)
+from outlast.testing.apis import DEFERRED, HANDLERS, NO_ANSWER, NO_ID, PRODUCE, Handler, Later
 from outlast.testing.batches import (
     TRANSACTIONAL_BIT,
     Refusal,
@@ -47,16 +37,27 @@ from outlast.testing.batches import (
     refuse_request,
 )
 from outlast.testing.cluster_settings import draw
+from outlast.testing.codes import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_REQUIRED_ACKS,
+    INVALID_TXN_STATE,
+    NETWORK_EXCEPTION,
+    NOT_COORDINATOR,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    PRODUCER_FENCED,
+    TRANSACTION_ABORTABLE,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from outlast.testing.coordinator import admit
 from outlast.testing.faults import Error, ErrorAfter, ForgetProducer, strike
-from outlast.testing.pending_produce import (
-    NOT_LEADER_OR_FOLLOWER,
-    TOPIC_ID_VERSION,
-    WAITING,
-    Part,
-    PendingProduce,
-)
-from outlast.testing.replica import OUT_OF_ORDER_SEQUENCE_NUMBER, Replica, Verification
+from outlast.testing.pending_produce import TOPIC_ID_VERSION, WAITING, Part, PendingProduce
+from outlast.testing.replica import Replica, Verification
 from outlast.testing.replication import wake_followers
 from outlast.testing.request_log import PartitionRecord
 
@@ -65,18 +66,6 @@ if TYPE_CHECKING:
     from outlast.testing.connection import Exchange
     from outlast.testing.node import Node
 
-NETWORK_EXCEPTION = 13
-COORDINATOR_LOAD_IN_PROGRESS = 14
-COORDINATOR_NOT_AVAILABLE = 15
-NOT_COORDINATOR = 16
-NOT_ENOUGH_REPLICAS = 19
-INVALID_REQUIRED_ACKS = 21
-DUPLICATE_SEQUENCE_NUMBER = 46
-INVALID_PRODUCER_EPOCH = 47
-INVALID_TXN_STATE = 48
-CONCURRENT_TRANSACTIONS = 51
-PRODUCER_FENCED = 90
-TRANSACTION_ABORTABLE = 120
 
 ABORTABLE_VERSION, ADDING_VERSION = 11, 12
 

@@ -15,7 +15,12 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.api_message import ApiMessage
 
-from outlast.testing.apis import HANDLERS, UNKNOWN_TOPIC_OR_PARTITION, Handler, fault_code
+from outlast.testing.apis import HANDLERS, Handler, fault_code
+from outlast.testing.codes import (
+    INVALID_REPLICA_ASSIGNMENT,
+    NO_REASSIGNMENT_IN_PROGRESS,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 
 if TYPE_CHECKING:
     from outlast.testing.cluster import MockCluster
@@ -23,9 +28,6 @@ if TYPE_CHECKING:
     from outlast.testing.node import Node
 
 ALTER_PARTITION_REASSIGNMENTS = 45
-
-INVALID_REPLICA_ASSIGNMENT = 39
-NO_REASSIGNMENT_IN_PROGRESS = 85
 
 
 def serve_alter_reassignments(

@@ -33,14 +33,23 @@ from outlast.testing.apis import (
     DEFERRED,
     HANDLERS,
     INIT_PRODUCER_ID,
-    INVALID_REQUEST,
-    UNKNOWN_TOPIC_OR_PARTITION,
     Handler,
     Later,
     fault_code,
     new_producer_id,
     no_producer_id,
     serve_init_producer_id,
+)
+from outlast.testing.codes import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_REQUEST,
+    INVALID_TRANSACTION_TIMEOUT,
+    OPERATION_NOT_ATTEMPTED,
+    PRODUCER_FENCED,
+    UNKNOWN_TOPIC_OR_PARTITION,
 )
 from outlast.testing.coordinator import Decided, TransactionSeat
 from outlast.testing.coordinator_log import OFFSETS, TRANSACTIONS
@@ -53,12 +62,6 @@ if TYPE_CHECKING:
 
 ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN = 24, 25, 26
 
-COORDINATOR_LOAD_IN_PROGRESS = 14
-COORDINATOR_NOT_AVAILABLE = 15
-INVALID_PRODUCER_EPOCH = 47
-INVALID_TRANSACTION_TIMEOUT = 50
-OPERATION_NOT_ATTEMPTED = 55
-PRODUCER_FENCED = 90
 
 FENCED_FROM = {INIT_PRODUCER_ID: 4, ADD_PARTITIONS_TO_TXN: 2, ADD_OFFSETS_TO_TXN: 2, END_TXN: 2}
 BUMP_VERSION = 5  # EndTxn
@@ -118,7 +121,7 @@ def serve_transactional_init(
 
     def done(code: int, after: Transaction | None, now: float) -> None:
         if code == 0 and after is not None and after.state.ending:
-            code = transactions.CONCURRENT_TRANSACTIONS  # an old one is aborted first
+            code = CONCURRENT_TRANSACTIONS  # an old one is aborted first
         if code or after is None:
             response = no_producer_id(_told(exchange, code))
         else:

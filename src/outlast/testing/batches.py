@@ -19,6 +19,14 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.util import calc_crc32c
 
 from outlast.testing.cluster_settings import ClusterSettings
+from outlast.testing.codes import (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    MESSAGE_TOO_LARGE,
+    UNKNOWN_SERVER_ERROR,
+    UNSUPPORTED_COMPRESSION_TYPE,
+)
 from outlast.testing.request_log import LogRecord
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -41,13 +49,7 @@ DECODERS: dict[int, Callable[[bytes], Any]] = {
 }
 REJECTED = "One or more records have been rejected due to"
 
-UNKNOWN_SERVER_ERROR = -1
-CORRUPT_MESSAGE = 2
-MESSAGE_TOO_LARGE = 10
-INVALID_TIMESTAMP = 32
 INVALID_TXN_STATE_WITHOUT_ID = 53  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED (C8)
-UNSUPPORTED_COMPRESSION_TYPE = 76
-INVALID_RECORD = 87
 
 
 class BatchHeader(NamedTuple):

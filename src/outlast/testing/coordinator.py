@@ -20,35 +20,26 @@ from typing import TYPE_CHECKING
 from outlast.testing import coordinator_log, transactions
 from outlast.testing.batches import BatchHeader, StoredBatch, read_header
 from outlast.testing.cluster_settings import draw
-from outlast.testing.coordinator_log import (
+from outlast.testing.codes import (
+    CONCURRENT_TRANSACTIONS,
     COORDINATOR_NOT_AVAILABLE,
+    INVALID_PRODUCER_EPOCH,
     NOT_COORDINATOR,
-    TRANSACTIONS,
-    Entry,
-    Seat,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    TRANSACTION_COORDINATOR_FENCED,
 )
+from outlast.testing.coordinator_log import TRANSACTIONS, Entry, Seat
 from outlast.testing.errands import Done, Errand
 from outlast.testing.replica import Replica
 from outlast.testing.replication import wake_followers
 from outlast.testing.transaction_index import control_batch
-from outlast.testing.transactions import (
-    CONCURRENT_TRANSACTIONS,
-    Decision,
-    Partition,
-    Producer,
-    State,
-    Transaction,
-)
+from outlast.testing.transactions import Decision, Partition, Producer, State, Transaction
 
 if TYPE_CHECKING:
     from outlast.testing.cluster import MockCluster
     from outlast.testing.node import Node
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
-NOT_LEADER_OR_FOLLOWER = 6
-NOT_ENOUGH_REPLICAS = 19
-INVALID_PRODUCER_EPOCH = 47
-TRANSACTION_COORDINATOR_FENCED = 52
 
 RETRY_S = 0.02  # a marker that could not be written is tried again
 FINAL = (0, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED)  # no use in trying again

@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.testing.batches import BatchHeader, StoredBatch, read_header
 from outlast.testing.cluster_settings import draw
+from outlast.testing.codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    NOT_COORDINATOR,
+)
 from outlast.testing.replica import Replica
 from outlast.testing.replication import wake_followers
 from outlast.testing.transaction_index import plain_batch
@@ -26,9 +31,6 @@ TRANSACTIONS, OFFSETS = "__transaction_state", "__consumer_offsets"
 INTERNAL = (TRANSACTIONS, OFFSETS)
 REPLICATION, MIN_ISR = 3, 2
 
-COORDINATOR_LOAD_IN_PROGRESS = 14
-COORDINATOR_NOT_AVAILABLE = 15
-NOT_COORDINATOR = 16
 WRITE_TIMEOUT_S = 30.0
 
 Written = Callable[[int, float], None]  # an error code, and when

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from outlast.testing.cluster_settings import draw
+from outlast.testing.codes import NETWORK_EXCEPTION
 
 if TYPE_CHECKING:
     from outlast.testing.cluster import MockCluster
     from outlast.testing.node import Node
 
-NETWORK_EXCEPTION = 13
 LOOK_S = 0.02  # how soon a connection that broke is noticed
 
 Done = Callable[[int, float], None]  # an error code, and when

@@ -14,12 +14,12 @@ from itertools import pairwise
 from math import inf, isclose
 
 from outlast.engine.messages import Gap
+from outlast.testing.codes import REQUEST_TIMED_OUT
 from outlast.testing.simulation import Simulation
 from outlast.testing.wire import TopicPartition, WireAttempt, WireRequest, attempts
 
 A_MOMENT_S = 1e-6
 PRODUCE, API_VERSIONS = 0, 18
-REQUEST_TIMED_OUT = 7
 LANES = ("open", "slow")
 MOST = {
     "open": 1,

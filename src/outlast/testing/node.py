@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.testing import coordinator_log, replication
 from outlast.testing.cluster_settings import draw
+from outlast.testing.codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 from outlast.testing.controller import Change, Image, Topic
 from outlast.testing.faults import MetadataLag, strike
 from outlast.testing.replica import PartitionState, Replica
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from outlast.testing.connection import Connection
     from outlast.testing.coordinator_log import Seat
     from outlast.testing.timeline import Timer
-
-UNKNOWN_TOPIC_OR_PARTITION = 3
-NOT_LEADER_OR_FOLLOWER = 6
 
 
 class Node:

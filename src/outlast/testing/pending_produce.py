@@ -13,6 +13,11 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.producer import ProduceResponse
 
 from outlast.testing.batches import BatchHeader, Refusal, StoredBatch, read_header
+from outlast.testing.codes import (
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    NOT_LEADER_OR_FOLLOWER,
+    REQUEST_TIMED_OUT,
+)
 from outlast.testing.replica import Replica
 from outlast.testing.request_log import PartitionRecord
 
@@ -22,9 +27,6 @@ if TYPE_CHECKING:
     from outlast.testing.node import Node
     from outlast.testing.timeline import Timer
 
-NOT_LEADER_OR_FOLLOWER = 6
-REQUEST_TIMED_OUT = 7
-NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
 
 TOPIC_ID_VERSION = 13
 WAITING = None

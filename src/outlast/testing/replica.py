@@ -26,13 +26,14 @@ from outlast.testing.batches import (
     StoredBatch,
     sequence_plus,
 )
+from outlast.testing.codes import (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+)
 from outlast.testing.transaction_index import TransactionIndex
 
 CACHED_BATCHES = 5
-
-OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-INVALID_PRODUCER_EPOCH = 47
-INVALID_TXN_STATE = 48
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-INVALID_PRODUCER_EPOCH = 47
-INVALID_TXN_STATE = 48
-INVALID_PRODUCER_ID_MAPPING = 49
-CONCURRENT_TRANSACTIONS = 51
-PRODUCER_FENCED = 90
-TRANSACTION_ABORTABLE = 120
+from outlast.testing.codes import (
+    CONCURRENT_TRANSACTIONS,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TXN_STATE,
+    PRODUCER_FENCED,
+    TRANSACTION_ABORTABLE,
+)
 
 EPOCH_MAX = 32_767
 LAST_EPOCH = EPOCH_MAX - 1  # the last that a producer is given; the next is for fencing it

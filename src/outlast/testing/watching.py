@@ -12,7 +12,8 @@ record gets by unseen: a way to send that takes no header raises.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 
@@ -129,7 +130,7 @@ class _WatchedSend(_Watched):
     ) -> Any:
         follower = self._sending.one(topic, key, value, partition)
         headers = [*(headers or ()), follower.header]
-        try:
+        with _taking(follower):
             future = self._producer.send(
                 topic,
                 value=value,
@@ -138,9 +139,6 @@ class _WatchedSend(_Watched):
                 partition=partition,
                 timestamp_ms=timestamp_ms,
             )
-        except BaseException as error:
-            follower.refused(error)
-            raise
         return _followed(follower, future)
 
 
@@ -156,7 +154,7 @@ class _WatchedOutlast(_WatchedSend):
     ) -> Any:
         follower = self._sending.one(topic, key, value, partition)
         headers = [*(headers or ()), follower.header]
-        try:
+        with _taking(follower):
             future = await self._producer.send_async(
                 topic,
                 value=value,
@@ -165,9 +163,6 @@ class _WatchedOutlast(_WatchedSend):
                 partition=partition,
                 timestamp_ms=timestamp_ms,
             )
-        except BaseException as error:
-            follower.refused(error)
-            raise
         return _followed(follower, future)
 
     def send_many(
@@ -224,6 +219,16 @@ def _listed(items: Any) -> Any:
     return items if items is None or isinstance(items, single) else list(items)
 
 
+@contextmanager
+def _taking(follower: Follower) -> Iterator[None]:
+    """A call that takes the record, or raises."""
+    try:
+        yield
+    except BaseException as error:
+        follower.refused(error)
+        raise
+
+
 def _followed(follower: Follower, future: Any) -> Any:
     follower.taken()
     future.add_callback(lambda told: follower.told(Told(told.partition, told.offset)))
@@ -253,13 +258,10 @@ class _WatchedProduce(_Watched):
 
         headers = given.pop("headers", None) or ()
         pairs = headers.items() if isinstance(headers, dict) else headers
-        try:
+        with _taking(follower):
             self._producer.produce(
                 **given, on_delivery=delivered, headers=[*pairs, follower.header]
             )
-        except BaseException as error:
-            follower.refused(error)
-            raise
         follower.taken()
 
     def produce_batch(self, *_args: Any, **_keywords: Any) -> NoReturn:
@@ -295,7 +297,7 @@ class _WatchedAio(_Watched):
         headers: Any = None,
     ) -> Any:
         follower = self._sending.one(topic, key, value, partition)
-        try:
+        with _taking(follower):
             future = await self._producer.send(
                 topic,
                 value=value,
@@ -304,9 +306,6 @@ class _WatchedAio(_Watched):
                 timestamp_ms=timestamp_ms,
                 headers=[*(headers or ()), follower.header],
             )
-        except BaseException as error:
-            follower.refused(error)
-            raise
         follower.taken()
         future.add_done_callback(lambda done: follower.told(_outcome(done)))
         return future
