@@ -78,6 +78,13 @@ def write(producer: KafkaProducer, word: str, count: int = 9) -> list[DeliveryFu
     return [producer.send(TOPIC, f"{word}{n}".encode(), partition=n % 3) for n in range(count)]
 
 
+def transact(producer: KafkaProducer, word: str) -> None:
+    """Write it in a transaction of its own, and commit that."""
+    producer.begin_transaction()
+    write(producer, word)
+    producer.commit_transaction()
+
+
 def seen(cluster: ClusterServer) -> list[bytes]:
     """What readers of committed data see, sorted."""
     found = [cluster.call(lambda mock, _, n=n: mock.committed(TOPIC, n)) for n in range(3)]
@@ -227,9 +234,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_the_producer_goes_on(
         producer.commit_transaction()
     assert not isinstance(caught.value, ProducerFencedError)
     producer.abort_transaction()
-    producer.begin_transaction()
-    write(producer, "b")
-    producer.commit_transaction()
+    transact(producer, "b")
     until_seen(cluster, "b")
 
 
@@ -332,9 +337,7 @@ def test_a_record_that_fails_fails_its_transaction_alone(
     with pytest.raises(KafkaError, match="abort_transaction"):
         producer.commit_transaction()
     producer.abort_transaction()
-    producer.begin_transaction()
-    write(producer, "b")
-    producer.commit_transaction()
+    transact(producer, "b")
     until_seen(cluster, "b")
 
 
@@ -343,9 +346,7 @@ def test_lost_numbering_fails_the_transaction_and_the_next_one_numbers_anew(
     cluster: ClusterServer, make: Make, code: int
 ) -> None:
     producer = make()
-    producer.begin_transaction()
-    write(producer, "a")
-    producer.commit_transaction()
+    transact(producer, "a")
     cluster.call(
         lambda mock, _: mock.faults.append(Error(api=PRODUCE, code=code, topic=TOPIC, times=3))
     )
@@ -356,9 +357,7 @@ def test_lost_numbering_fails_the_transaction_and_the_next_one_numbers_anew(
     producer.abort_transaction()
     cluster.call(lambda mock, _: mock.faults.clear())
     for word in "cd":
-        producer.begin_transaction()
-        write(producer, word)
-        producer.commit_transaction()
+        transact(producer, word)
     until_seen(cluster, "a", "c", "d")
 
 
@@ -372,9 +371,7 @@ def test_an_end_whose_answer_is_lost_is_asked_for_again(
     write(producer, "a")
     producer.flush()
     producer.commit_transaction() if commits else producer.abort_transaction()
-    producer.begin_transaction()
-    write(producer, "b")
-    producer.commit_transaction()
+    transact(producer, "b")
     until_seen(cluster, *("ab" if commits else "b"))
     *_, gap = [gap for gap in producer.gaps() if gap.topic == f"txn:{ID}"]
     assert (gap.partition, gap.cause, gap.outcome) == (
@@ -415,9 +412,7 @@ def test_a_commit_that_the_coordinator_cannot_tell_of_is_not_told_as_undone(
     with pytest.raises(KafkaError, match="It may have been committed"):
         producer.commit_transaction()
     producer.abort_transaction()
-    producer.begin_transaction()
-    write(producer, "b")
-    producer.commit_transaction()
+    transact(producer, "b")
     until_seen(cluster, "b")
 
 
@@ -427,9 +422,7 @@ def test_who_has_no_epoch_yet_cannot_be_fenced(
 ) -> None:
     cluster.call(lambda mock, _: mock.faults.append(Error(api=INIT, code=code, times=2)))
     producer = make()
-    producer.begin_transaction()
-    write(producer, "a")
-    producer.commit_transaction()
+    transact(producer, "a")
     until_seen(cluster, "a")
 
 
@@ -440,9 +433,7 @@ def test_a_coordinator_that_cannot_answer_yet_is_asked_again(
 ) -> None:
     producer = make()
     cluster.call(lambda mock, _: mock.faults.append(Error(api=api, code=code, times=3)))
-    producer.begin_transaction()
-    write(producer, "a")
-    producer.commit_transaction()
+    transact(producer, "a")
     until_seen(cluster, "a")
 
 
@@ -561,9 +552,7 @@ def test_who_is_lost_costs_time_only(
     cluster: ClusterServer, make: Make, who: str, strike: str, moment: str
 ) -> None:
     producer = make()
-    producer.begin_transaction()
-    write(producer, "a")
-    producer.commit_transaction()
+    transact(producer, "a")
 
     def hit() -> None:
         node = coordinator(cluster) if who == "coordinator" else cluster.leader(TOPIC, 0)[0]
@@ -584,9 +573,7 @@ def test_who_is_lost_costs_time_only(
     else:
         producer.commit_transaction()
         assert all(future.succeeded() for future in first + second)
-    producer.begin_transaction()
-    write(producer, "c")
-    producer.commit_transaction()
+    transact(producer, "c")
     until_seen(cluster, *("ac" if moment == "abort" else "abc"))
 
 

@@ -138,7 +138,7 @@ class Transactions:
         present = self._present
         present.offsets.append(entry)
 
-        def again(_now: float, ticket: int) -> Waiting | None:
+        def look(_now: float, ticket: int) -> Waiting | None:
             if entry.done:
                 self.waiters.forget(ticket)
                 return None
@@ -149,7 +149,7 @@ class Transactions:
             return self.waiters.wait(present, ticket)
 
         self.step(now)
-        return again
+        return look
 
     def _call(self, event: Event, doing: State, now: float, ticket: int) -> Waiting | None:
         """A call that ends with a state: begin it, or take its result, or wait for it."""
