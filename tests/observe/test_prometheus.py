@@ -210,7 +210,7 @@ def connections(scrape: Scrape) -> dict[str, float | None]:
 
 def test_open_connections_are_shown_by_role_for_all_producers_of_a_process() -> None:
     scrape = Scrape()
-    none = {"open": 0.0, "slow": 0.0, "control": 0.0, "probe": 0.0}
+    none: dict[str, float | None] = {role.value: 0.0 for role in Role}
     assert connections(scrape) == none
     other = PrometheusObserver(scrape.registry)
     scrape.observer([opened(1), opened(2), opened(2, Role.SLOW), opened(1, Role.CONTROL)])

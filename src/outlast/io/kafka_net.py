@@ -39,6 +39,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
 from outlast.engine.messages import Command, Connect, Connection, Disconnect, Inspect, Loss, Send
+from outlast.io import asserts_off
 from outlast.io.addresses import Resolver, resolve
 from outlast.io.advice import Stage, with_advice
 from outlast.io.connection_config import connection_config, selector_class, version_limits
@@ -104,6 +105,7 @@ class Network:
             self.lent.loop if self.lent else _Loop(selector=selector, slow_task_threshold_secs=0)
         )
         quiet.install()
+        asserts_off.install()
 
     def __repr__(self) -> str:
         return f"<Network connections={len(self._links)} leaving={len(self._leaving)}>"
