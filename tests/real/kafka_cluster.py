@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tenacity
+from kafka import TopicPartition
 
 from tests.real.kafka_jars import LIBRARIES, fetch
 from tests.real.metadata import MetadataConnection, TopicView, Watch
@@ -312,10 +313,18 @@ class RealCluster:
         running = [node for node in self.nodes.values() if node.running]
         until(lambda: not any(self._view(n, name).partitions for n in running), f"{name} is gone")
 
-    def elect_preferred(self, topic: str) -> None:
-        """Every partition's first replica leads it again, which may be an internal topic's."""
+    def spread_leaders(self, topic: str) -> None:
+        """Nodes 1, 2, 3 lead its partitions in turn; it may be an internal topic's. (Those may have
+        been moved, by tests of coordinators that are.)
+        """
+        partitions = list(self.topic(topic).partitions)
+        orders = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
         with self._admin() as admin:
-            answer = admin.elect_leaders(0, {topic: list(self.topic(topic).partitions)})
+            moved = admin.alter_partition_reassignments(
+                {TopicPartition(topic, n): orders[n % 3] for n in partitions}
+            )
+            assert not any(moved.values()), moved
+            answer = admin.elect_leaders(0, {topic: partitions})
         results = [
             row for group in answer.replica_election_results for row in group.partition_result
         ]
