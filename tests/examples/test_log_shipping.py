@@ -106,6 +106,21 @@ def test_what_kafka_does_not_take_is_spilled(
     assert told["exception"].endswith("ValueError: no tea")
 
 
+def test_what_waits_while_no_broker_is_there_is_spilled_at_the_end(
+    shop: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_shipping, "CLOSE_S", 0.5)
+    spill = io.StringIO()
+    handler = KafkaLogHandler("logs", spill=spill, bootstrap_servers="127.0.0.1:1")
+    logging.getLogger().addHandler(handler)
+    for number in range(5):
+        shop.info("order %d", number)
+    handler.close()
+    told = [line.partition(": ") for line in spill.getvalue().splitlines()]
+    assert {error for error, _, _ in told} == {"ClosedError"}
+    assert [json.loads(line)["message"] for _, _, line in told] == [f"order {n}" for n in range(5)]
+
+
 def test_it_runs_as_its_docstring_says() -> None:
     with MockCluster(topics={"logs": 3}) as cluster:
         done = subprocess.run(
