@@ -55,22 +55,52 @@ def test_one_seed_is_replayed_with_its_digest(outlast):
     assert len(long.output.splitlines()) > 100
 
 
+def test_transactions_are_summed_up_by_how_they_ended(outlast):
+    run = outlast("--transactions", "--seeds", "1:8")
+    assert run.exit_code == 0, run.output
+    told = rows(run.output)
+    total, endings = told["transactions"].split(": ")
+    counts = dict(word.rsplit(None, 1) for word in endings.split(" · "))
+    assert set(counts) <= {"committed", "aborted", "fenced", "timed out", "failed", "unknown"}
+    assert int(counts["committed"].replace(",", "")) >= 8
+    assert int(counts["aborted"]) > 0
+    assert sum(int(count.replace(",", "")) for count in counts.values()) == int(
+        total.replace(",", "")
+    )
+    assert "TimeoutError" in told["calls"]
+    assert int(told["coordinators"].split()[0]) > 0
+    assert "Nothing lost, doubled, out of order or in halves or told wrongly." in run.output
+
+
+def test_transactions_of_one_seed_are_replayed_as_such(outlast):
+    brief, long = (outlast("--transactions", "--seed", "5", *more) for more in ((), ("--trace",)))
+    assert brief.exit_code == long.exit_code == 0
+    assert "transactions: " in brief.output
+    assert long.output.endswith(brief.output)
+    assert "EndTxn" in long.output
+
+
 def broken(seed: int, *, trace: bool = False) -> Report:
     tale = ["    1.000000 kill 1", "    1.500000 cluster: node 2 leads t-0"]
     findings = ["t-0: record 4 was acknowledged at 7 and is in no log"] if seed == 3 else []
     return Report(seed, "a world", findings, tale=tale if trace else [])
 
 
-def test_a_finding_is_told_with_its_seed_and_story_and_ends_in_1(outlast, monkeypatch):
-    monkeypatch.setattr(simulate, "run_seed", broken)
-    run = outlast("--seeds", "1:5")
+@pytest.mark.parametrize(
+    ("run_of_seed", "kind"), [("run_seed", ()), ("run_transactions", ("--transactions",))]
+)
+def test_a_finding_is_told_with_its_seed_and_story_and_ends_in_1(
+    outlast, monkeypatch, run_of_seed, kind
+):
+    monkeypatch.setattr(simulate, run_of_seed, broken)
+    run = outlast(*kind, "--seeds", "1:5")
     assert run.exit_code == 1
     assert "seed 3: t-0: record 4 was acknowledged at 7 and is in no log" in run.output
     assert "1 seeds found something: 3" in run.output
     assert "The story of seed 3:" in run.output
     assert "1.000000 kill 1" in run.output
-    assert outlast("--seeds", "1:2").exit_code == 0
-    assert outlast("--seed", "3").exit_code == 1
+    assert outlast(*kind, "--seeds", "1:2").exit_code == 0
+    assert outlast(*kind, "--seed", "3").exit_code == 1
 
 
 @pytest.mark.parametrize("seeds", ["5:1", "x", "1:2:3", "-1:4", ""])

@@ -133,22 +133,27 @@ def simulate(
     ] = None,
     trace: Annotated[bool, typer.Option("--trace", help="With --seed: print every step.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to share the runs.")] = 1,
+    transactions: Annotated[
+        bool, typer.Option("--transactions", help="The load are transactions.")
+    ] = False,
 ) -> None:
     """Thousands of failovers a minute on a virtual clock, replayable by seed.
 
     Each seed draws a cluster, a network, a producer's settings, a load and accidents, and lets the
     real engine and the mock cluster play it. Afterwards the logs are compared with what was told of
-    every record. Exit code 1 if a record was lost, doubled, out of order, or told wrongly, or
-    if anything did not settle after all was healed.
+    every record, and with --transactions what a reader of committed data sees with what was told
+    of every transaction. Exit code 1 if a record was lost, doubled, out of order, or told wrongly,
+    a transaction visible that should not be, or in part, or if anything did not settle after all
+    was healed.
     """
     from outlast.cli.simulate import run_one, run_range
 
     if seed is not None:
-        raise typer.Exit(run_one(seed, trace=trace))
+        raise typer.Exit(run_one(seed, trace=trace, transactions=transactions))
     if trace:
         raise typer.BadParameter("--trace prints one run: choose it with --seed")
     first, last = _seeds(seeds)
-    raise typer.Exit(run_range(first, last, jobs=jobs))
+    raise typer.Exit(run_range(first, last, jobs=jobs, transactions=transactions))
 
 
 def _topics(texts: list[str]) -> dict[str, int]:

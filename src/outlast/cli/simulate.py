@@ -1,14 +1,15 @@
 """`outlast simulate`: random failovers on a virtual clock, thousands a minute, and a verdict.
 
 Every seed is a world of its own: a cluster, a network, a producer, a load and accidents (see
-`testing.swarm`). What a seed found can be seen again with the same number on any machine.
+`testing.swarm`, and `testing.txn_swarm` where the load are transactions). What a seed found can be
+seen again with the same number on any machine.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from rich.text import Text
 
 from outlast.cli.interrupts import heard_by, left_to_parent
 from outlast.testing.swarm import Report, run_seed
+from outlast.testing.txn_swarm import TxnReport, run_transactions
 
 CHUNK = 10  # seeds that a worker takes at once
 FINDINGS_SHOWN = 10
@@ -46,6 +48,9 @@ class Summary:
     gaps: Counter[str] = field(default_factory=Counter)
     accidents: Counter[str] = field(default_factory=Counter)
     client_s: list[float] = field(default_factory=list)
+    endings: Counter[str] = field(default_factory=Counter)  # of transactions
+    raised: Counter[str] = field(default_factory=Counter)  # by their calls
+    coordinator_gaps: int = 0
     failed: list[Report] = field(default_factory=list)
 
     def add(self, report: Report) -> None:
@@ -60,6 +65,10 @@ class Summary:
         self.gaps += report.gaps
         self.accidents += report.accidents
         self.client_s += report.client_s
+        if isinstance(report, TxnReport):
+            self.endings += report.endings
+            self.raised += report.raised
+            self.coordinator_gaps += report.coordinator_gaps
         if report.findings:
             self.failed.append(report)
 
@@ -71,12 +80,13 @@ class Summary:
         return ranked[min(int(share * len(ranked)), len(ranked) - 1)] * 1000
 
 
-def run_range(first: int, last: int, *, jobs: int) -> int:
+def run_range(first: int, last: int, *, jobs: int, transactions: bool = False) -> int:
     """Run all seeds from `first` to `last`; the process's exit code."""
+    run = run_transactions if transactions else run_seed
     console = Console(highlight=False)
     summary, begun_s = Summary(), time.perf_counter()
     seeds = range(first, last + 1)
-    with _progress(console) as progress, _reports(seeds, jobs) as reports:
+    with _progress(console) as progress, _reports(run, seeds, jobs) as reports:
         bar = progress.add_task("", total=len(seeds))
         for report in reports:
             summary.add(report)
@@ -88,14 +98,14 @@ def run_range(first: int, last: int, *, jobs: int) -> int:
         return 0
     worst = summary.failed[0]
     console.print(f"\nThe story of seed {worst.seed}:", style="bold")
-    _tell(console, run_seed(worst.seed, trace=True))
+    _tell(console, run(worst.seed, trace=True))
     return 1
 
 
-def run_one(seed: int, *, trace: bool) -> int:
+def run_one(seed: int, *, trace: bool, transactions: bool = False) -> int:
     """Replay one seed, with every step if `trace`; the process's exit code."""
     console = Console(highlight=False, soft_wrap=True)
-    report = run_seed(seed, trace=True)
+    report = (run_transactions if transactions else run_seed)(seed, trace=True)
     if trace:
         for line in report.trace:
             console.out(line)
@@ -107,13 +117,15 @@ def run_one(seed: int, *, trace: bool) -> int:
 
 
 @contextmanager
-def _reports(seeds: Iterable[int], jobs: int) -> Iterator[Iterable[Report]]:
+def _reports(
+    run: Callable[[int], Report], seeds: Iterable[int], jobs: int
+) -> Iterator[Iterable[Report]]:
     if jobs == 1:
-        yield map(run_seed, seeds)
+        yield map(run, seeds)
         return
     with heard_by(), ProcessPoolExecutor(jobs, initializer=left_to_parent) as pool:
         try:
-            yield pool.map(run_seed, seeds, chunksize=CHUNK)
+            yield pool.map(run, seeds, chunksize=CHUNK)
         except KeyboardInterrupt:  # what workers are at takes seconds, and nobody wants it any more
             for worker in active_children():
                 worker.terminate()
@@ -140,6 +152,10 @@ def _show(console: Console, summary: Summary, took_s: float) -> None:
     )
     table.add_row("failovers", f"{summary.failovers:,} ({per_minute:,.0f} a minute)")
     table.add_row("", f"leader changes that a record met, of {summary.elections:,} in all")
+    if summary.endings:
+        table.add_row("transactions", f"{summary.endings.total():,}: {_counts(summary.endings)}")
+        table.add_row("calls raised", _counts(summary.raised))
+        table.add_row("coordinators", f"{summary.coordinator_gaps:,} gaps in which none answered")
     table.add_row("records", f"{summary.records:,}: {_counts(summary.outcomes)}")
     table.add_row("accidents", _counts(summary.accidents))
     table.add_row("gaps", f"{summary.gaps.total():,}: {_counts(summary.gaps)}")
@@ -154,7 +170,10 @@ def _show(console: Console, summary: Summary, took_s: float) -> None:
         found = ", ".join(str(report.seed) for report in summary.failed[:FINDINGS_SHOWN])
         console.print(f"{len(summary.failed)} seeds found something: {found}", style="bold red")
     else:
-        console.print("Nothing lost, doubled, out of order or told wrongly.", style="bold green")
+        halves = "or in halves " if summary.endings else ""
+        console.print(
+            f"Nothing lost, doubled, out of order {halves}or told wrongly.", style="bold green"
+        )
 
 
 def _counts(counts: Counter[str]) -> str:
@@ -164,7 +183,9 @@ def _counts(counts: Counter[str]) -> str:
 def _tell(console: Console, report: Report) -> None:
     left_out = len(report.tale) - TALE_LINES
     if left_out > 0:
-        console.out(f"… {left_out:,} earlier lines; --seed {report.seed} --trace has every step")
+        which = "--transactions " if isinstance(report, TxnReport) else ""
+        again = f"{which}--seed {report.seed} --trace"
+        console.out(f"… {left_out:,} earlier lines; {again} has every step")
     for line in report.tale[-TALE_LINES:]:
         console.out(line)
     console.out(str(report))

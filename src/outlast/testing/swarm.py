@@ -98,7 +98,7 @@ def run_seed(seed: int, *, trace: bool = False) -> Report:
         )
         report.hold_ups = hold_ups(sim, accidents.troubles) if sim.settings.idempotent else []
         report.findings += too_long(sim, world.network, report.hold_ups)
-    _fill(report, sim, accidents)
+    fill(report, sim, accidents)
     return report
 
 
@@ -238,7 +238,8 @@ def _all_done(futures: list[SimFuture]) -> bool:
     return all(future.done for future in futures)
 
 
-def _fill(report: Report, sim: Simulation, accidents: Accidents) -> None:
+def fill(report: Report, sim: Simulation, accidents: Accidents) -> None:
+    """What can be told of any run."""
     report.records = len(sim.ledger.entries)
     report.outcomes.update(entry.outcome or "open" for entry in sim.ledger.entries)
     report.failures.update(sim.application.failures)

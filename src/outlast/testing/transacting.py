@@ -46,9 +46,19 @@ class SimTransaction:
     futures: list[SimFuture] = field(default_factory=list)
     fate: str = UNKNOWN
     in_doubt: bool = False  # its commit was asked for, and nobody can tell whether it was done
+    error: Exception | None = None  # why it was not committed, or may not have been
 
     def __str__(self) -> str:
         return f"transaction {self.number} ({self.fate}, {len(self.futures)} records)"
+
+    @property
+    def ending(self) -> str:
+        """Its fate, and where it was not the application that aborted it, why."""
+        if self.fate != ABORTED or self.error is None:
+            return self.fate
+        if isinstance(self.error, ProducerFencedError):
+            return "fenced"
+        return "timed out" if "transaction_timeout_ms" in str(self.error) else "failed"
 
 
 class _Waiting:
@@ -181,6 +191,7 @@ class Transacting:
     def _failed(self, error: Exception) -> None:
         """It was not committed, or nobody knows."""
         present = self.transactions[-1]
+        present.error = error
         present.in_doubt = "may have been committed" in str(error)
         present.fate = UNKNOWN if present.in_doubt else ABORTED
 
@@ -188,8 +199,10 @@ class Transacting:
         self._until_done(self._engine.abort, self._aborted)
 
     def _aborted(self, error: Exception | None) -> None:
-        if not self.transactions[-1].in_doubt:
-            self.transactions[-1].fate = ABORTED
+        present = self.transactions[-1]
+        present.error = present.error or error
+        if not present.in_doubt:
+            present.fate = ABORTED
         if error is None:
             self._later(self._next)
         elif isinstance(error, ProducerFencedError):

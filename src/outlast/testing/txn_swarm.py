@@ -19,7 +19,7 @@ from outlast.testing.application import SimFuture
 from outlast.testing.faults import CutAfter, Error, Fault, LoseRequest, Slow
 from outlast.testing.invariants import violations
 from outlast.testing.simulation import Simulation, SimulationError
-from outlast.testing.swarm import as_findings, simulation
+from outlast.testing.swarm import Report, as_findings, fill, simulation
 from outlast.testing.transacting import COMMITTED, Transacting
 from outlast.testing.world import World, draw_world
 
@@ -30,14 +30,18 @@ IDENTITY_S = 40.0  # until a partition that was made anew must take records
 
 
 @dataclass(slots=True)
-class TxnReport:
+class TxnReport(Report):
     """What one seed gave. It is good if `findings` is empty."""
 
-    seed: int
-    findings: list[str] = field(default_factory=list)
-    fates: Counter[str] = field(default_factory=Counter)  # of transactions
+    fates: Counter[str] = field(default_factory=Counter)  # of transactions, as they were told
+    endings: Counter[str] = field(default_factory=Counter)  # the same, and why one was aborted
     raised: Counter[str] = field(default_factory=Counter)  # by kind
-    accidents: Counter[str] = field(default_factory=Counter)
+    coordinator_gaps: int = 0  # in which no coordinator could be asked
+
+    def __str__(self) -> str:
+        ends = ", ".join(f"{n} {ending}" for ending, n in sorted(self.endings.items())) or "none"
+        head, _, rest = Report.__str__(self).partition("\n")
+        return f"{head}\n  transactions: {ends}\n{rest}"
 
 
 def run_transactions(seed: int, *, trace: bool = False) -> TxnReport:
@@ -49,15 +53,18 @@ def run_transactions(seed: int, *, trace: bool = False) -> TxnReport:
         sim, partial(_records, sim, world, rng), rng, max_block_s=rng.choice([0.3, 5.0])
     )
     accidents = Accidents(sim, _no_load, nodes=world.bad_nodes, partitions=world.bad_partitions)
+    report.world = str(world)
     with as_findings(report.findings, sim):
         _strike(sim, world, load, accidents, rng)
         _settle(sim, load, accidents)
         report.findings += sim.judge().findings
-        report.findings += load.findings()
+        report.findings += [f"{found}. {sim.ledger.replay}" for found in load.findings()]
         report.findings += violations(sim, late_s=LONGEST_PAUSE_S, settled=True)
     report.fates.update(transaction.fate for transaction in load.transactions)
+    report.endings.update(transaction.ending for transaction in load.transactions)
     report.raised.update(load.raised)
-    report.accidents.update(accidents.struck)
+    report.coordinator_gaps = sum(gap.partition < 0 for gap in sim.gaps())
+    fill(report, sim, accidents)
     return report
 
 
@@ -78,6 +85,7 @@ def _simulation(seed: int, world: World, rng: Random, *, trace: bool) -> Simulat
         transaction_version=Random(f"{seed}/protocol").choice([1, 2]),
     )
     sim = simulation(seed, replace(world, cluster=cluster, keywords=keywords), trace=trace)
+    sim.ledger.replay = f"Replay: outlast simulate --transactions --seed {seed} --trace"
     sim.cluster.create_internal_topics(0.0)
     sim.network.collect(0.0)
     return sim
@@ -147,7 +155,9 @@ def _settle(sim: Simulation, load: Transacting, accidents: Accidents) -> None:
         if load.fenced:
             if _may_fence_itself(sim):
                 return
-            raise SimulationError(f"seed {sim.seed}: it is fenced, and there is no other")
+            raise SimulationError(
+                f"seed {sim.seed}: it is fenced, and there is no other. {sim.ledger.replay}"
+            )
         last = [partial(sim.send, *tp, thread="transactions") for tp in sim.partitions()]
         load.once(last)
         sim.run_until(over, bound_s)
@@ -156,7 +166,7 @@ def _settle(sim: Simulation, load: Transacting, accidents: Accidents) -> None:
         if sim.now > give_up_s:
             raise SimulationError(
                 f"seed {sim.seed}: {load.transactions[-1]} was begun after all was healed, and "
-                f"failed: {load.raised}"
+                f"failed: {load.raised}. {sim.ledger.replay}"
             )
 
 
