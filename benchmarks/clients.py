@@ -46,7 +46,7 @@ class Settings:
     buffer_bytes: int | None = None  # of records that wait, where the client has such a bound
     buffer_records: int | None = None  # the same (confluent-kafka alone bounds their number)
     delivery_timeout_ms: int | None = None
-    transactional_id: str | None = None  # of those clients only that have `transact`
+    transactional_id: str | None = None  # for `transact`; the id is taken over at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,9 @@ class Client(Protocol):
         """Send one record after the other, as fast as the client takes them. Where it keeps what
         became of each for those who ask, nobody asks.
         """
+
+    def transact(self, topic: str, values: Sequence[bytes], partitions: Partitions = None) -> None:
+        """One transaction of these records, committed."""
 
     def hold(self, topic: str, values: Iterable[bytes]) -> list[Any]:
         """As `send_all`; returns what an application keeps to learn the outcome of every record."""
@@ -178,7 +181,6 @@ class KafkaPython:
             send(topic, value, key, None, partition)
 
     def transact(self, topic: str, values: Sequence[bytes], partitions: Partitions = None) -> None:
-        """One transaction of these records, committed."""
         self.producer.begin_transaction()
         self.send_all(topic, values, None, partitions)
         self.producer.commit_transaction()
@@ -240,6 +242,19 @@ class OutlastSendMany(Outlast):
             raise ValueError("send_many() takes one partition for all records")
         self.producer.send_many(topic, values, keys=keys, partition=partitions)
 
+    def transact(self, topic: str, values: Sequence[bytes], partitions: Partitions = None) -> None:
+        """Where partitions are named, a call for each of them."""
+        self.producer.begin_transaction()
+        if partitions is None or isinstance(partitions, int):
+            self.send_all(topic, values, None, partitions)
+        else:
+            rows: dict[int, list[bytes]] = {}
+            for value, partition in zip(values, partitions, strict=True):
+                rows.setdefault(partition, []).append(value)
+            for partition, its in rows.items():
+                self.producer.send_many(topic, its, partition=partition)
+        self.producer.commit_transaction()
+
     def hold(self, topic: str, values: Iterable[bytes]) -> list[Any]:
         many = iter(values)
         return [
@@ -283,6 +298,7 @@ class ConfluentKafka:
             "queue.buffering.max.kbytes": buffer_kb,
             "queue.buffering.max.messages": settings.buffer_records,
             "delivery.timeout.ms": settings.delivery_timeout_ms,
+            "transactional.id": settings.transactional_id,
         }
         self.producer = Producer(
             {
@@ -292,6 +308,8 @@ class ConfluentKafka:
                 **{name: value for name, value in asked.items() if value is not None},
             }
         )
+        if settings.transactional_id is not None:
+            self.producer.init_transactions()
 
     def send_all(
         self,
@@ -306,6 +324,11 @@ class ConfluentKafka:
                 produce(topic, value, key, partition)
             except BufferError:  # noqa: PERF203 - its queue is full: let it deliver
                 self._retry(topic, value, key, partition)
+
+    def transact(self, topic: str, values: Sequence[bytes], partitions: Partitions = None) -> None:
+        self.producer.begin_transaction()
+        self.send_all(topic, values, None, partitions)
+        self.producer.commit_transaction()
 
     def _retry(self, *record: Any) -> None:
         while True:
@@ -402,6 +425,7 @@ class AioKafka:
             "linger_ms": settings.linger_ms,
             "max_batch_size": settings.batch_bytes,
             "compression_type": settings.compression,
+            "transactional_id": settings.transactional_id,
         }
         given = {name: value for name, value in asked.items() if value is not None}
         if AioKafka._loop is None:
@@ -440,6 +464,13 @@ class AioKafka:
         send = self.producer.send
         for value, key, partition in _records(values, keys, partitions):
             await send(topic, value, key, partition)
+
+    def transact(self, topic: str, values: Sequence[bytes], partitions: Partitions = None) -> None:
+        self._run(self._transact(topic, values, partitions))
+
+    async def _transact(self, topic: str, values: Sequence[bytes], partitions: Partitions) -> None:
+        async with self.producer.transaction():
+            await self._send_all(topic, values, None, partitions)
 
     def hold(self, topic: str, values: Iterable[bytes]) -> list[Any]:
         async def futures() -> list[Any]:

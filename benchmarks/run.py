@@ -84,7 +84,7 @@ class Bench:
                 _go(process)
                 return _result(process)
             result = _result(process)
-        return checked(result, mock.bootstrap, job.topic)
+        return checked(result, mock.bootstrap, job.topic, _count(job))
 
     def _run_on_kafka(self, kafka: clusters.OneKafka, case: Case, outage_s: float) -> Run:
         self._topics += 1
@@ -98,9 +98,7 @@ class Bench:
                 result = self._outage(process, outage_s)
             else:
                 result = _result(process)
-        transactional = job.kind == "transactions"
-        count = clusters.count_committed if transactional else clusters.count
-        result = checked(result, kafka.direct, job.topic, count)
+        result = checked(result, kafka.direct, job.topic, _count(job))
         if job.batch_records is not None:
             result |= filled(result["sent"], kafka.batches(job.topic), job.batch_records)
         kafka.delete_topic(job.topic)
@@ -116,6 +114,10 @@ class Bench:
         result = _result(process)
         first_s, last_s = result.pop("first_ack_s"), result.pop("last_ack_s")
         return {"gone_s": round(last_s - up_s, 3), "first_s": round(first_s - up_s, 3), **result}
+
+
+def _count(job: Job) -> Callable[[str, str], int]:
+    return clusters.count_committed if job.kind == "transactions" else clusters.count
 
 
 def _job(case: Case, bootstrap: str, topic: str) -> Job:

@@ -93,6 +93,7 @@ class Scale:
 
     runs_max: int = 5
     seconds: float = 1.5  # of each burst
+    transactions_s: float = 1.0
     latency_s: float = 3.0
     many_partitions: int = 10_000
     many_batches: int = 5  # to each of these
@@ -110,6 +111,7 @@ FULL = Scale()
 SHORT = Scale(
     runs_max=1,
     seconds=0.5,
+    transactions_s=0.5,
     latency_s=2.0,
     many_partitions=2_000,  # a controller takes a minute to make and delete the others
     many_batches=2,
@@ -231,16 +233,22 @@ def many_partitions(scale: Scale) -> Scenario:
 
 
 def transactions(scale: Scale) -> Scenario:
-    """Without keys, as each client spreads records then; and over all partitions with both."""
-    job: dict[str, Any] = {"kind": "transactions", "seconds": 2 * scale.seconds, **SMALL}
-    variants = {"no keys": job, "over 12 partitions": {**job, "in_turn": True}}
+    """Without keys, as each client spreads records then; and over all partitions with all."""
+    job: dict[str, Any] = {"kind": "transactions", "seconds": scale.transactions_s, **SMALL}
+    job["warm_up_records"] = 2_000
+    places: tuple[tuple[Cluster, str], ...] = (("kafka", "Kafka"), ("mock", "mock"))
     cases: tuple[Case, ...] = ()
-    for variant, its_job in variants.items():
-        cases += _cases(PYTHONIC, variant, "kafka", **its_job)
+    targets: tuple[Target, ...] = ()
     words, per_cpu = "records per CPU second, transactions of 100", "records_per_cpu_s"
-    targets = tuple(
-        Target(words, variant, per_cpu, 3.0, against="kafka-python") for variant in variants
-    )
+    for cluster, where in places:
+        spread, over_all = f"{where}, no keys", f"{where}, over 12 partitions"
+        cases += _cases(ALL, spread, cluster, **job)
+        cases += _cases(ALL, over_all, cluster, **job, in_turn=True)
+        targets += tuple(
+            Target(words, variant, per_cpu, 3.0, client=client, against="kafka-python")
+            for variant in (spread, over_all)
+            for client in ("outlast", "outlast-send-many")
+        )
     columns = (*BURST, Column("ms_per_transaction", "ms for a transaction", "{:,.1f}".format))
     return Scenario("transactions", "Transactions of 100 records", cases, columns, targets)
 
