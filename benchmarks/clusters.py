@@ -54,7 +54,7 @@ def count_committed(bootstrap: str, topic: str) -> int:
     """
     from kafka import KafkaConsumer, TopicPartition
 
-    common = {"bootstrap_servers": bootstrap.split(","), "group_id": None}
+    common: dict[str, Any] = {"bootstrap_servers": bootstrap.split(","), "group_id": None}
     with contextlib.closing(KafkaConsumer(**common)) as consumer:
         partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
         ends = consumer.end_offsets(partitions)

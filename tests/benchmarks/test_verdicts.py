@@ -151,3 +151,17 @@ def test_what_a_client_sends_is_counted(client: str) -> None:
         checked({"sent": 12}, mock.bootstrap, "counted")
         with pytest.raises(RunError, match="13 records sent, 12 in the topic"):
             checked({"sent": 13}, mock.bootstrap, "counted")
+
+
+@pytest.mark.parametrize("client", ["outlast-send-many", "aiokafka", "confluent-kafka"])
+def test_what_a_client_commits_is_counted(client: str) -> None:
+    if why := lacking(client):
+        pytest.fail(why)
+    with clusters.mock() as mock:
+        mock.create_topic("committed", 3)
+        producer = CLIENTS[client](Settings(mock.bootstrap, linger_ms=1, transactional_id="one"))
+        producer.transact("committed", [b"v"] * 7)
+        producer.transact("committed", [b"v"] * 5, [0, 2, 0, 2, 1])
+        producer.close()
+        checked({"sent": 12}, mock.bootstrap, "committed", clusters.count_committed)
+        assert clusters.count(mock.bootstrap, "committed") > 12  # markers
