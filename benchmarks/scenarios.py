@@ -236,19 +236,15 @@ def transactions(scale: Scale) -> Scenario:
     """Without keys, as each client spreads records then; and over all partitions with all."""
     job: dict[str, Any] = {"kind": "transactions", "seconds": scale.transactions_s, **SMALL}
     job["warm_up_records"] = 2_000
-    places: tuple[tuple[Cluster, str], ...] = (("kafka", "Kafka"), ("mock", "mock"))
-    cases: tuple[Case, ...] = ()
-    targets: tuple[Target, ...] = ()
+    cases = _cases(ALL, "Kafka, no keys", "kafka", **job)
+    cases += _cases(ALL, "Kafka, over 12 partitions", "kafka", **job, in_turn=True)
+    cases += _cases(ALL, "mock, no keys", "mock", **job)
     words, per_cpu = "records per CPU second, transactions of 100", "records_per_cpu_s"
-    for cluster, where in places:
-        spread, over_all = f"{where}, no keys", f"{where}, over 12 partitions"
-        cases += _cases(ALL, spread, cluster, **job)
-        cases += _cases(ALL, over_all, cluster, **job, in_turn=True)
-        targets += tuple(
-            Target(words, variant, per_cpu, 3.0, client=client, against="kafka-python")
-            for variant in (spread, over_all)
-            for client in ("outlast", "outlast-send-many")
-        )
+    targets = tuple(
+        Target(words, variant, per_cpu, 3.0, client=client, against="kafka-python")
+        for variant in dict.fromkeys(case.variant for case in cases)
+        for client in ("outlast", "outlast-send-many")
+    )
     columns = (*BURST, Column("ms_per_transaction", "ms for a transaction", "{:,.1f}".format))
     return Scenario("transactions", "Transactions of 100 records", cases, columns, targets)
 
