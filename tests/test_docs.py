@@ -32,6 +32,6 @@ def test_a_table_that_says_something_else_is_found() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for page in [FOLDER.parent / "README.md", FOLDER.parent / "CHANGELOG.md", *FOLDER.glob("*.md")]:
+    for page in [*FOLDER.parent.glob("*.md"), *FOLDER.rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -62,6 +62,7 @@ GOOD = {
 
 HOME = "/" + "home" + "/"
 HOST = "py" + "pi.org"
+MISSPELLED = "rec" + "ieve"
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
@@ -138,6 +139,8 @@ BREACHES: list[tuple[Rule, str, str, str]] = [
     ),
     (tidy.commands, "README.md", "```\nmake tea\n```\n", "no target tea"),
     (tidy.commands, "docs/a.md", "run `make tea` first\n", "no target tea"),
+    (tidy.commands, "CONTRIBUTING.md", "run `make tea` first\n", "no target tea"),
+    (tidy.spelling, "docs/a.md", f"{MISSPELLED} it\n", f"a.md:1: {MISSPELLED} ==> receive"),
 ]
 
 

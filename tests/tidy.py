@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -223,22 +224,29 @@ def _is_private(name: str) -> bool:
 
 def places(root: Path) -> list[str]:
     """No path of one machine and no registry's host name in any file that git knows or may add."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
     complaints = []
-    for name in sorted(filter(None, listed.split("\0"))):
-        path = root / name
-        if not path.is_file():
-            continue  # taken away and not yet committed
-        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
+    for name in _listed(root):
+        text = (root / name).read_text("utf-8", "replace")
+        for number, line in enumerate(text.splitlines(), 1):
             if found := re.search(f"{_PLACES}|{_HOSTS}", line):
                 complaints.append(f"{name}:{number}: names {found[0]!r}")
     return complaints
+
+
+def spelling(root: Path) -> list[str]:
+    """Words are spelled as codespell knows them; pyproject.toml lists those that are meant so."""
+    texts = [name for name in _listed(root) if not name.endswith((".png", ".svg", "LICENSE"))]
+    command = [sys.executable, "-m", "codespell_lib", *texts]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines() + done.stderr.splitlines()
+
+
+def _listed(root: Path) -> list[str]:
+    """The files that git knows or may add, but for those just taken away."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    names = sorted(filter(None, done.stdout.split("\0")))
+    return [name for name in names if (root / name).is_file()]
 
 
 # --- documents ------------------------------------------------------------------------------------
@@ -272,10 +280,10 @@ def commands(root: Path) -> list[str]:
     makefile = (root / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][\w-]*):(?!=)", makefile, re.MULTILINE))
     spoken = re.compile(r"(?:`|^\s*|exec )make ([a-z][\w-]*)", re.MULTILINE)
-    documents = [root / "README.md", *sorted((root / "docs").glob("*.md")), root / ".ci" / "run"]
+    documents = [*sorted(root.glob("*.md")), *sorted((root / "docs").rglob("*.md"))]
     return [
         f"{path.relative_to(root)}: the Makefile has no target {target}"
-        for path in documents
+        for path in [*documents, root / ".ci" / "run"]
         if path.exists()
         for target in spoken.findall(path.read_text("utf-8"))
         if target not in targets
@@ -292,6 +300,7 @@ RULES = (
     docstrings,
     private_doors,
     places,
+    spelling,
     file_map,
     commands,
 )
