@@ -13,7 +13,7 @@ SEED ?=
 VERSIONS ?= 3.0.12
 SURFACE := $(addprefix tests/facade/test_,parity.py config.py keywords.py partitioners.py figures.py future.py)
 
-.PHONY: help demo simulate test test-fast chaos surface bench bench-short bench-failover upstream wheel-compiled test-compiled lint format docs java javac prometheus chromium clean
+.PHONY: help demo simulate test test-fast chaos surface bench bench-short bench-failover upstream oldest pythons wheel-compiled test-compiled lint format docs java javac prometheus chromium clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -66,6 +66,12 @@ bench-failover: $(VENV)/.bench java javac ## failovers on Kafka and the mock, th
 
 upstream: $(VENV)/.dev java ## kafka-python's own producer tests (DIR=an export of its repository)
 	$(BIN)/python -m tests.upstream.run "$(DIR)"
+
+oldest: $(VENV)/.dev ## facade and observers with the oldest libraries that pyproject.toml allows
+	$(BIN)/python -m tests.packaging.environments oldest
+
+pythons: $(VENV)/.dev ## a quick part of the tests on each Python that is found
+	$(BIN)/python -m tests.packaging.environments pythons
 
 wheel-compiled: $(VENV)/.dev ## a wheel for this Python and platform, its hot path compiled, into dist/
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build --target wheel --directory dist
