@@ -13,10 +13,12 @@ SEED ?=
 VERSIONS ?= 3.0.12
 SURFACE := $(addprefix tests/facade/test_,parity.py config.py keywords.py partitioners.py figures.py future.py)
 
-.PHONY: help demo simulate test test-fast chaos surface bench bench-short bench-failover upstream oldest pythons wheel-compiled test-compiled lint format docs java javac prometheus chromium clean
+.PHONY: help setup demo simulate test test-fast chaos surface bench bench-short bench-failover upstream oldest pythons wheel-compiled test-compiled lint format docs profile release java javac prometheus chromium clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: $(VENV)/.dev ## all that tests and linters need, into .venv
 
 demo: $(VENV)/.user ## a 3-broker mock cluster, a leader killed under load, a gap report
 	$(BIN)/outlast demo
@@ -63,6 +65,16 @@ bench-failover: $(VENV)/.bench java javac ## failovers on Kafka and the mock, th
 	mkdir -p .bench
 	$(BIN)/python -m benchmarks.failover >.bench/failover.jsonl
 	$(BIN)/python -m benchmarks.report
+
+profile: $(VENV)/.dev ## where send() spends its time, against a mock cluster in another process
+	@$(BIN)/outlast cluster --port 29092 --topic t:12 --no-prompt >/dev/null & \
+	cluster=$$!; trap 'kill $$cluster' EXIT; \
+	$(BIN)/python -m cProfile -s tottime -m benchmarks.measure \
+		'{"client": "outlast", "bootstrap": "127.0.0.1:29092", "topic": "t", "records": 200000}' | head -50
+
+release: $(VENV)/.dev ## the wheel and the sdist, into dist/, after their tests
+	$(BIN)/python -m pytest tests/packaging
+	$(BIN)/python -m hatchling build --directory dist
 
 upstream: $(VENV)/.dev java ## kafka-python's own producer tests (DIR=an export of its repository)
 	$(BIN)/python -m tests.upstream.run "$(DIR)"
