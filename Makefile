@@ -106,8 +106,10 @@ format: $(VENV)/.dev ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.dev ## make the documents' tables, the dashboard and the alerts anew from the code
+docs: $(VENV)/.docs ## the documents' tables, dashboard and alerts anew from the code, and the site of them
 	$(BIN)/python -m docs.tables
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in build/site/index.html."
 
 clean: ## take away everything the other targets made
 	rm -rf $(VENV) .kafka .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .beside.log .virtual.log build dist
@@ -131,6 +133,10 @@ $(VENV)/.user: pyproject.toml $(VENV)/.made
 $(VENV)/.dev: pyproject.toml $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(VENV)/.user $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'

@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import outlast
-from docs import alerts, checks, dashboard
+from docs import alerts, checks, commands, dashboard, exceptions
 from outlast import config, texts
 from outlast.cli import drill_result
 from outlast.engine import transaction_state, txn_verdict, verdict
@@ -238,6 +238,16 @@ def coordinator_codes() -> str:
     )
 
 
+def exception_classes() -> str:
+    """Every exception of outlast."""
+    return _table(("exception", "is also", "when"), exceptions.tree())
+
+
+def failure_kinds() -> str:
+    """Every kind of failure that no broker's code tells."""
+    return _table(("`kind`", "is also", "meaning"), exceptions.kinds())
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "files": ("architecture.md", files),
     "verdicts": ("failure-semantics.md", verdicts),
@@ -256,6 +266,9 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "drill exits": ("drill.md", drill_exits),
     "transaction states": ("transactions.md", transaction_states),
     "coordinator codes": ("transactions.md", coordinator_codes),
+    "commands": ("reference/commands.md", commands.reference),
+    "exceptions": ("reference/exceptions.md", exception_classes),
+    "failure kinds": ("reference/exceptions.md", failure_kinds),
 }
 FILES: dict[Path, Callable[[], str]] = {  # that are made whole
     dashboard.PATH: dashboard.text,
