@@ -35,10 +35,10 @@ from typing import NamedTuple
 
 from kafka.errors import KafkaError
 
-from outlast import KafkaProducer
+from outlast import BlockedError, KafkaProducer
 
 POLL_S = 0.1  # how late a new row may be seen
-RETRY_S = 1.0
+RETRY_S = 0.5
 READ_MAX = 1000  # rows read at once
 HELD_MAX = 50_000  # rows in memory
 CLOSE_S = 10.0
@@ -157,7 +157,9 @@ class Relay:
                 del self._lines[row.topic, row.key]
         for row, error in outcomes:
             if error is not None:
-                log.warning("row %d is tried again: %s: %s", row.id, type(error).__name__, error)
+                blocked = isinstance(error, BlockedError)  # no room, or no metadata yet: many are
+                level = logging.DEBUG if blocked else logging.WARNING
+                log.log(level, "row %d is tried again: %s: %s", row.id, type(error).__name__, error)
                 self._again.append((time.monotonic() + RETRY_S, row))
 
     def _try_again(self) -> None:
