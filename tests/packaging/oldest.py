@@ -17,7 +17,7 @@ except ImportError:  # Python 3.10
     import tomli as tomllib
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
-OURS = ("dev", "bench")  # extras that no user installs
+OURS = ("dev", "bench", "docs")  # extras that no user installs
 BESIDE = ("opentelemetry-sdk",)  # of ours, but users have it, and it wants its API's version
 
 
