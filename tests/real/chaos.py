@@ -4,14 +4,14 @@
 
 Five producers, one for each codec, each used by three threads (keyed, keyless, explicit partition),
 write to topics that must keep everything; two threads more write to one that is deleted and created
-again, over and over. What is done to the cluster is a plan that follows from the seed alone (when a
-node is ready again does not). One step ends before the next begins, though not always until all
-replicas are in sync; so partitions do lose their quorum, and get it back.
+again, over and over; and two applications make transactions (`chaos_transactions`). What is done to
+the cluster is a plan that follows from the seed (`chaos_plan`).
 
 At the end: of what was acknowledged nothing is lost, doubled or out of order, says a foreign
 consumer; every future is settled, and what was told not to be written is not; no byte stays charged
 to the buffer, and no thread is left. Records of the deleted topic are judged by their futures, and
-none may be in the last log twice, out of order, or against what was told.
+none may be in the last log twice, out of order, or against what was told. Of transactions a reader
+of committed data sees what was told of them, and what went in comes out once and in order.
 """
 
 from __future__ import annotations
@@ -24,156 +24,31 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tenacity
-from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from outlast import Gap, KafkaProducer, Stall
 from outlast.testing import DeliveryLedger
+from outlast.testing.coordinator_log import OFFSETS, TRANSACTIONS
 from outlast.testing.delivery import DeliveryVerdict
 from outlast.testing.reading import Found, reader_for
+from tests.real import chaos_transactions
+from tests.real.chaos_plan import Deeds, Step, plan
+from tests.real.chaos_transactions import Application
+from tests.real.committed import PARTITIONS
 from tests.real.kafka_cluster import RealCluster
 
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 STYLES = ("keyed", "keyless", "explicit")
-KINDS = ("stop", "kill", "restart", "pause", "pause two", "move", "grow", "recreate")
 RATE = 20.0  # records/s of each thread
-MOST_PARTITIONS = 12
 READ_S = 300.0
 LONGEST = 4  # gaps of each topic that are told one by one
 SAFE_FINDINGS = ("lost", "duplicated", "reordered", "misplaced", "contradicted", "unsettled")
 DOOMED_FINDINGS = ("duplicated", "reordered", "contradicted", "unsettled")
-
-
-# --- the plan ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that is done to the cluster."""
-
-    kind: str
-    node: int  # 1 … 3: whom it is done to
-    other: int  # a second one, never the same
-    calm: bool  # wait until all is in sync before
-    pause_s: float  # before it
-    hold_s: float  # between the doing and the undoing
-
-    def __str__(self) -> str:
-        whom = f" {self.node}" if self.kind in ("stop", "kill", "restart", "pause") else ""
-        if self.kind == "pause two":
-            whom = f" {self.node} {self.other}"
-        calm = "all in sync, " if self.calm else ""
-        return f"{self.kind}{whom} ({calm}after {self.pause_s:.1f} s, for {self.hold_s:.1f} s)"
-
-
-def plan(seed: int) -> Iterator[Step]:
-    """Steps without end. Every kind comes once before any comes again."""
-    rng = random.Random(seed)
-    while True:
-        for kind in rng.sample(KINDS, len(KINDS)):
-            node, other = rng.sample((1, 2, 3), 2)
-            longest_s = 4.0 if kind == "pause two" else 12.0
-            hold_s = rng.uniform(0.2, longest_s)
-            yield Step(kind, node, other, rng.random() < 0.5, rng.uniform(0.5, 4.0), hold_s)
-
-
-class Deeds:
-    """Does the steps, and undoes them."""
-
-    def __init__(self, cluster: RealCluster, safe: str, doomed: str, rng: random.Random) -> None:
-        self._cluster = cluster
-        self._safe = safe
-        self._doomed = doomed
-        self._rng = rng
-        self.done: list[Step] = []
-
-    def do(self, step: Step) -> None:
-        time.sleep(step.pause_s)
-        if step.calm:
-            self._cluster.wait_ready()
-        getattr(self, f"_{step.kind.replace(' ', '_')}")(step)
-        self.done.append(step)
-
-    def _stop(self, step: Step) -> None:
-        self._cluster.sigterm(step.node)
-        process = self._cluster.nodes[step.node].process
-        assert process is not None
-        process.wait(timeout=90)
-        time.sleep(step.hold_s)
-        self._cluster.start(step.node)
-
-    def _kill(self, step: Step) -> None:
-        self._cluster.sigkill(step.node)
-        time.sleep(step.hold_s)
-        self._cluster.start(step.node)
-
-    def _restart(self, step: Step) -> None:
-        self._cluster.sigkill(step.node)
-        self._cluster.start(step.node)
-
-    def _pause(self, step: Step) -> None:
-        self._cluster.sigstop(step.node)
-        time.sleep(step.hold_s)
-        self._cluster.sigcont(step.node)
-
-    def _pause_two(self, step: Step) -> None:
-        self._cluster.sigstop(step.node)
-        self._cluster.sigstop(step.other)
-        time.sleep(step.hold_s)
-        self._cluster.sigcont(step.other)
-        self._cluster.sigcont(step.node)
-
-    def _move(self, step: Step) -> None:
-        """Every leadership of the topic goes to the next replica, and then some at random."""
-        for _ in range(1 + int(step.hold_s) // 4):
-            self._admin(self._move_leaders)
-            time.sleep(1.0)
-
-    def _move_leaders(self, admin: KafkaAdminClient) -> None:
-        replicas = {}
-        for index in self._cluster.topic(self._safe).partitions:
-            order = self._rng.sample((1, 2, 3), 3)
-            replicas[TopicPartition(self._safe, index)] = order
-        admin.alter_partition_reassignments(replicas)
-        admin.elect_leaders(0, {self._safe: [tp.partition for tp in replicas]}, raise_errors=False)
-
-    def _grow(self, _: Step) -> None:
-        self._admin(self._add_partition)
-
-    def _add_partition(self, admin: KafkaAdminClient) -> None:
-        count = len(self._cluster.topic(self._safe).partitions)
-        if count < MOST_PARTITIONS:
-            admin.create_partitions({self._safe: count + 1})
-
-    def _recreate(self, step: Step) -> None:
-        self._cluster.wait_ready()
-        self._cluster.delete_topic(self._doomed)
-        time.sleep(step.hold_s / 3)
-        self._cluster.create_topic(self._doomed, self._rng.randint(1, 4))
-
-    def _admin(self, deed: Callable[[KafkaAdminClient], None]) -> None:
-        """Try until it is done: the controller may just be elected."""
-
-        def attempt() -> None:
-            admin = KafkaAdminClient(bootstrap_servers=self._cluster.bootstrap)
-            try:
-                deed(admin)
-            finally:
-                admin.close()
-
-        tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type((KafkaError, OSError, AssertionError)),
-            wait=tenacity.wait_fixed(0.5),
-            stop=tenacity.stop_after_delay(60),
-            reraise=True,
-        )(attempt)
 
 
 # --- the load ------------------------------------------------------------------------------------
@@ -255,12 +130,13 @@ class Report:
     """What came of it. `faults()` is empty when every promise was kept."""
 
     seed: int
-    topics: tuple[str, str]  # the safe one, the doomed one
+    topics: tuple[str, ...]  # the safe one, the doomed one, those of transactions
     begin_s: float  # monotonic
     took_s: float = 0.0
     steps: list[Step] = field(default_factory=list)
     safe: dict[str, DeliveryVerdict] = field(default_factory=dict)
     doomed: dict[str, DeliveryVerdict] = field(default_factory=dict)
+    applications: tuple[Application, ...] = ()
     errors: list[str] = field(default_factory=list)
     charges: dict[str, int] = field(default_factory=dict)
     threads: list[str] = field(default_factory=list)
@@ -295,6 +171,7 @@ class Report:
                 "  " + " · ".join(f"{kind} {n}" for kind, n in total.items()),
                 "  " + " · ".join(kinds),
                 f"  deleted topic: acked {told} · failed or refused {gone}",
+                *map(str, self.applications),
                 f"  charge {sum(self.charges.values())} · threads left {len(self.threads)}",
                 *(_suffered("gaps", topic, self.gaps, _gap_kind) for topic in self.topics),
                 *(_suffered("stalls", topic, self.stalls, _stall_kind) for topic in self.topics),
@@ -342,13 +219,24 @@ def soak(cluster: RealCluster, minutes: float, seed: int, *, say: Callable[[str]
     before = set(threading.enumerate())
     cluster.create_topic(safe, 4)
     cluster.create_topic(doomed, 3)
-    begin_s = time.monotonic()
-    report = Report(seed, (safe, doomed), begin_s)
-    clients = clients_for(cluster.bootstrap, safe, doomed, seed)
-    deeds = Deeds(cluster, safe, doomed, random.Random(f"{seed}-deeds"))
-    report.steps = deeds.done
+    of_transactions = (f"chaos-in-{seed}", f"chaos-out-{seed}")
+    for topic in of_transactions:
+        cluster.create_topic(topic, PARTITIONS)
     _stopping.clear()
+    begin_s = time.monotonic()
+    clients = clients_for(cluster.bootstrap, safe, doomed, seed)
+    source, mill = chaos_transactions.applications(
+        cluster.bootstrap, of_transactions, _stopping, seed
+    )
+    units = tuple(f"txn:{it.transactional_id}" for it in (source, mill))
+    report = Report(seed, (safe, doomed, *of_transactions, *units), begin_s)
+    report.applications = (source, mill)
+    moved = (*of_transactions, TRANSACTIONS, OFFSETS)
+    deeds = Deeds(cluster, safe, doomed, moved, random.Random(f"{seed}-deeds"))
+    report.steps = deeds.done
     try:
+        for it in report.applications:
+            it.thread.start()
         for client in clients:
             for thread in client.threads:
                 thread.start()
@@ -362,9 +250,12 @@ def soak(cluster: RealCluster, minutes: float, seed: int, *, say: Callable[[str]
         _stopping.set()
         for client in clients:
             _end(client, report)
+        for it in report.applications:
+            _end_application(it, report)
     report.took_s = time.monotonic() - begin_s
     report.threads = [t.name for t in threading.enumerate() if t not in before]
     _judge(cluster, clients, report)
+    report.errors += chaos_transactions.judge(cluster.bootstrap, source, mill, READ_S)
     say(str(report))
     return report
 
@@ -384,6 +275,16 @@ def _end(client: Client, report: Report) -> None:
     report.stalls += client.producer.stalls()
     report.errors += [f"{client.name}: send() raised {error!r}" for error in client.errors[:5]]
     client.producer.close(timeout=60)
+
+
+def _end_application(it: Application, report: Report) -> None:
+    """Wait for its end; what remains is noted by itself."""
+    it.thread.join(timeout=chaos_transactions.END_S)
+    if it.thread.is_alive():
+        report.errors.append(f"{it.name}: its thread does not end")
+    report.charges[it.name] = it.charges
+    report.gaps += it.gaps
+    report.stalls += it.stalls
 
 
 def _judge(cluster: RealCluster, clients: Sequence[Client], report: Report) -> None:
