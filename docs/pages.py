@@ -1,4 +1,5 @@
-"""What mkdocs does beside its own work: two pages from outside of docs/, and links out of it.
+"""What mkdocs does beside its own work: two pages from outside of docs/, links out of it, and long
+names in tables.
 
 The pages are also read where they lie, in a checkout: links lead to files. On the site a link to a
 file that is no page of it becomes plain text.
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs"
 BROUGHT = {"changelog.md": ROOT / "CHANGELOG.md", "benchmarks.md": ROOT / "benchmarks/README.md"}
+CODE_IN_CELL = re.compile(r"(?<=<code>)[^<\n]{12,}(?=</code>[^\n]*</td>)")
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -48,6 +50,11 @@ def relinked(markdown: str, name: str) -> str:
         return f"[{text}]({os.path.relpath(place, PurePosixPath(name).parent)}{anchor or ''})"
 
     return LINK.sub(link, markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Long names in tables may break behind their parts, and nowhere else (site.css)."""
+    return CODE_IN_CELL.sub(lambda found: re.sub(r"(?<=[_.(])(?=\w)", "<wbr>", found[0]), html)
 
 
 def place_of(path: Path) -> str | None:

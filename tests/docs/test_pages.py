@@ -16,14 +16,14 @@ import pytest
 from outlast.testing import MockCluster
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs"
-BROKERS = "localhost:9091,localhost:9092,localhost:9093"
+BROKERS = "localhost:9091,localhost:9092"
 PAGES = [
     FOLDER / "index.md",
     FOLDER / "tutorial.md",
     *sorted((FOLDER / "how-to").glob("*.md")),
     *sorted((FOLDER / "explanation").glob("*.md")),
 ]
-SHORTER = {"SECONDS = 40": "SECONDS = 3", "start_http_server(8000)": "start_http_server(0)"}
+SHORTER = {"SECONDS = 40": "SECONDS = 2", "start_http_server(8000)": "start_http_server(0)"}
 
 
 def programs(page: Path) -> str:

@@ -51,6 +51,12 @@ def without_code(text: str) -> str:
     return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
+def test_sections_are_named_as_on_the_site(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A `b_c` (d)\n\n```bash\n# no heading\n```\n\n## [E](f.md), g\n")
+    assert anchors(page) == {"a-b_c-d", "e-g"}
+
+
 def test_links_to_sections_lead_to_one() -> None:
     dead = [
         f"{page.relative_to(FOLDER)}: {target}#{anchor}"
@@ -78,11 +84,20 @@ def test_links_out_of_the_folder_are_the_sites(
     assert pages.relinked(text, name) == (on_the_site or text)
 
 
+def test_long_names_in_tables_may_break() -> None:
+    cell = "<td><code>outlast_gap_duration_seconds</code></td>"
+    broken = "<td><code>outlast_<wbr>gap_<wbr>duration_<wbr>seconds</code></td>"
+    assert pages.on_page_content(f"{cell}\n<code>outlast_gap_duration_seconds</code>") == (
+        f"{broken}\n<code>outlast_gap_duration_seconds</code>"
+    )
+
+
 def told_commands() -> Iterator[tuple[str, str]]:
     """Page and arguments of each `outlast …` in a block of code."""
     for page in DOCUMENTS:
         for block in re.findall(r"^```(?:console|bash)\n(.*?)^```$", text_of(page), re.M | re.S):
-            for line in re.findall(r"^(?:\$ )?(outlast [^|#>\n]*)", block, re.MULTILINE):
+            whole = block.replace("\\\n", "")
+            for line in re.findall(r"^(?:\$ )?(outlast [^|#>\n]*)", whole, re.MULTILINE):
                 yield page.name, line
 
 
