@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,10 +188,11 @@ class Report:
     def _told(self, gap: Gap) -> str:
         phases = ("detecting", "unavailable", "reconnecting", "resuming")
         times = ", ".join(f"{p} {getattr(gap, p + '_s'):.1f} s" for p in phases)
+        errors = ", ".join(f"{n} × {error}" for error, n in Counter(gap.errors).items())
         return (
             f"  {gap.topic}-{gap.partition} at {gap.begin_s - self.begin_s:.1f} s for "
             f"{gap.duration_s:.1f} s: {_gap_kind(gap)}, {gap.attempts} attempts, {times}; "
-            f"node {gap.old_leader} to {gap.new_leader}; {', '.join(gap.errors)}"
+            f"node {gap.old_leader} to {gap.new_leader}; {errors}"
         )
 
 
