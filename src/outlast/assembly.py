@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.closing import Closing, close_each
-from outlast.config import DEFAULTS, KAFKA_PYTHONS, Config
+from outlast.config import DEFAULTS, KAFKA_PYTHONS, LONGEST_S, Config
 from outlast.engine.batch import Batch
 from outlast.engine.record_batch import Record
 from outlast.figures import Figures, MeteredDelivery
@@ -23,7 +23,7 @@ from outlast.observe.otel import OtelObserver
 from outlast.observe.send_spans import SendSpans, TracedHeaders
 from outlast.observers import Bootstrap, Observer, OneByOne, observers_for
 from outlast.partitioning import UserPartitioner, is_default
-from outlast.transactions import TransactionCalls as TransactionCalls
+from outlast.transactions import TransactionCalls
 
 __all__ = ["EPISODE_S", "Bootstrap", "Parts", "Record", "TracedHeaders", "assembled"]
 
@@ -37,6 +37,7 @@ class Parts:
     figures: Figures | None
     send_spans: SendSpans
     partitioner: UserPartitioner | None  # None: the engine chooses
+    transactions: TransactionCalls
 
 
 def assembled(config: Config, hearing: Hearing, bootstrap: Bootstrap | None) -> Parts:
@@ -58,12 +59,15 @@ def assembled(config: Config, hearing: Hearing, bootstrap: Bootstrap | None) -> 
     except BaseException:
         close_each(observers)
         raise
+    max_block_s = min(values["max_block_ms"] / 1000, LONGEST_S)
+    transactions = TransactionCalls(driver, values["transactional_id"], max_block_s)
     return Parts(
         driver,
-        Closing(driver, [*observers, *serializers]),
+        Closing(driver, [*observers, *serializers], transactions.end_open),
         figures,
         SendSpans(gap_spans.tracing, gap_spans, values["send_spans"]),
         None if is_default(partitioner) else UserPartitioner(partitioner),
+        transactions,
     )
 
 

@@ -2,6 +2,7 @@
 
 Rules:
 * Nothing here knows the producer: it would never be collected.
+* First a transaction that is open is brought to its end, then the records: within one time.
 * The second of two closes waits for the first one, within its own time, or cuts it short.
 * The collector may run on any thread and under any lock, the driver's own included: what it begins
   goes on in a thread of its own.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,15 +22,22 @@ from outlast.io.thread import Driver
 
 log = logging.getLogger(__name__)
 
-COLLECTED_S = 1.0  # kafka-python gives records that long when their producer is collected
+LEFT_S = 1.0  # kafka-python gives records that long when their producer is collected
 
 
 class Closing:
-    """Closes one producer's driver, and then the rest: observers, serializers."""
+    """Ends one producer's open transaction, closes its driver, and then the rest: observers,
+    serializers.
+    """
 
-    def __init__(self, driver: Driver, rest: Sequence[Any]) -> None:
+    def __init__(
+        self, driver: Driver, rest: Sequence[Any], end_open: Callable[[float | None], None]
+    ) -> None:
         self._driver = driver
         self._rest = rest
+        self._end_open = end_open
+        self._none_open = threading.Event()
+        self._closer = 0  # the thread that was the first to close
         self._lock = threading.RLock()  # a signal handler may close it, too
         self._begun = self._done = False
         atexit.register(self._at_exit)
@@ -45,18 +54,31 @@ class Closing:
             if self._driver.in_callback or self._driver.is_inside():
                 self._elsewhere(timeout)
             else:
-                self._close_all(self._driver.close, timeout)
+                self._close_all(self._in_turn, timeout)
         elif not self._done:
-            self._driver.close(timeout)
+            begin_s = time.monotonic()
+            if self._closer != threading.get_ident():  # else it is in a signal handler
+                self._none_open.wait(timeout)
+            self._driver.close(_left(timeout, begin_s))
 
     def collected(self) -> None:
         """Nobody has the producer any more."""
         if self._begin():
-            self._elsewhere(COLLECTED_S)
+            self._elsewhere(LEFT_S)
 
     def _at_exit(self) -> None:
         if self._begin():
+            self._end_open(LEFT_S)
             self._close_all(process.close_at_exit, self._driver)
+
+    def _in_turn(self, timeout: float | None) -> None:
+        begin_s = time.monotonic()
+        self._closer = threading.get_ident()
+        try:
+            self._end_open(timeout)
+        finally:
+            self._none_open.set()
+        self._driver.close(_left(timeout, begin_s))
 
     def _begin(self) -> bool:
         """Whether this call is the first."""
@@ -77,14 +99,19 @@ class Closing:
         """In a thread of its own; the interpreter waits for it if it ends in known time."""
         thread = threading.Thread(
             target=self._close_all,
-            args=(self._driver.close, timeout),
+            args=(self._in_turn, timeout),
             name="outlast-close",
             daemon=timeout is None,
         )
         try:
             thread.start()
         except RuntimeError:  # the interpreter is ending: no new threads
-            self._close_all(self._driver.close, timeout)
+            self._close_all(self._in_turn, timeout)
+
+
+def _left(timeout: float | None, begin_s: float) -> float | None:
+    """What is left of that time."""
+    return None if timeout is None else max(0.0, timeout - (time.monotonic() - begin_s))
 
 
 def close_each(things: Sequence[Any]) -> None:

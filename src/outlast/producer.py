@@ -104,7 +104,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         self._send_spans, self._wants_span = parts.send_spans, parts.send_spans.wanted
         self._traced_headers = assembly.TracedHeaders
         self._closing = parts.closing
-        self._transactions = assembly.TransactionCalls(self._driver, values["transactional_id"])
+        self._transactions = parts.transactions
         self._closed = False
 
     def __del__(self) -> None:
@@ -331,9 +331,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
             if self._closed:
                 return
             raise ValueError(f"Invalid timeout: {timeout} (seconds ≥ 0, or None)")
-        if not self._closed:
-            self._closed = True
-            self._transactions.end_open(self._max_block_s if timeout is None else timeout)
+        self._closed = True
         self._closing.close(timeout)
 
     # --- looking ---

@@ -50,10 +50,11 @@ class TransactionManager:
 class TransactionCalls:
     """The five calls of one producer."""
 
-    __slots__ = ("_driver", "_enabled")
+    __slots__ = ("_driver", "_enabled", "_max_block_s")
 
-    def __init__(self, driver: Driver, transactional_id: str | None) -> None:
+    def __init__(self, driver: Driver, transactional_id: str | None, max_block_s: float) -> None:
         self._driver = driver
+        self._max_block_s = max_block_s
         self._enabled = transactional_id is not None
 
     def __repr__(self) -> str:
@@ -101,10 +102,13 @@ class TransactionCalls:
 
             self._driver.ask(note)
 
-    def end_open(self, timeout_s: float) -> None:
-        """At close: an open transaction is aborted, one that is being ended is waited for."""
+    def end_open(self, timeout: float | None) -> None:
+        """At close: an open transaction is aborted, one that is being ended is waited for; for so
+        long, or `max_block_ms`.
+        """
         if not self._enabled:
             return
+        timeout_s = self._max_block_s if timeout is None else timeout
         try:
             self._driver.transact("close()", lambda it, now, t: it.end_open(now, t), timeout_s)
         except Exception as error:

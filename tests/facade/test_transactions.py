@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -600,36 +599,3 @@ def test_a_call_keeps_its_time_and_may_be_made_again(cluster: ClusterServer, mak
     until_seen(cluster, "a")
     producer.begin_transaction()
     until_done(producer.abort_transaction)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_open_transaction_is_aborted_at_close(
-    cluster: ClusterServer, make: Make, fails: bool
-) -> None:
-    producer = make()
-    producer.begin_transaction()
-    write(producer, "a")
-    producer.flush()
-    if fails:
-        cluster.call(
-            lambda mock, _: mock.faults.append(Error(api=PRODUCE, code=87, topic=TOPIC, times=1))
-        )
-        producer.send(TOPIC, b"bad", partition=0)
-    producer.close()
-    until(lambda: all(cluster.call(has_marker)))
-    assert seen(cluster) == []
-
-
-def test_an_open_transaction_that_cannot_be_aborted_at_close_is_told(
-    cluster: ClusterServer, make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    producer = make()
-    producer.begin_transaction()
-    write(producer, "a")
-    producer.flush()
-    for node in (1, 2, 3):
-        cluster.pause(node)
-    with caplog.at_level(logging.WARNING):
-        producer.close(timeout=0.3)
-    assert "A transaction is left open" in caplog.text
-    assert "transaction_timeout_ms" in caplog.text

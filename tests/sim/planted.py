@@ -225,8 +225,8 @@ WAYS = (
         "without idempotence (rule 9).",
         edit(
             "outgoing.Outgoing._pump_link",
-            "while len(link.pending) <",
-            "while len(link.pending) <=",
+            "len(link.pending)) > 0",
+            "len(link.pending)) >= 0",
         ),
         guard("test_one_in_flight_is_one_in_flight"),
     ),

@@ -80,7 +80,7 @@ TRANSACTIONS = (
         "A connection that is lost says nothing: ask again.",
         edit(
             "errands.Errands.lost",
-            "errand.token, errand.left = -1, True",
+            "errand.token, errand.left = -1, errand.left or sent",
             "self.present = None\n    errand.done(None, now)\n    return",
         ),
         TxnSeeds(40),

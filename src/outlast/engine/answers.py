@@ -98,12 +98,14 @@ class Answers:
             link.stalled_s = now
         elif waits_s and not behind:
             lanes.sample(link.node_id, waits_s)
+        tps = [place.tp for place, _, _ in told]
+        if waits_s and not held_back:
+            lanes.answered(link, tps, now)
         if link.pending and stuck:
             self._clear_lane(link, now)
         elif link.pending:
-            late = {place.tp for place, _, _ in told}
-            if self._is_long_line(link, late, now):
-                link.late = late
+            link.line_after = tps
+            if self._is_long_line(link, now):
                 begun_s = max(now, link.pending[0].sent_s + link.quickest_s)
                 link.line_due_s = begun_s + LINE_GRACE_S
 
@@ -114,7 +116,7 @@ class Answers:
         for link in self._hub.brokers:
             if now >= link.line_due_s:
                 link.line_due_s = inf
-                if self._is_long_line(link, link.late, now):
+                if self._is_long_line(link, now):
                     self._clear_lane(link, now)
 
     def next_deadline(self) -> float | None:
@@ -122,19 +124,22 @@ class Answers:
         due = (link.line_due_s for link in self._hub.brokers if link.line_due_s < inf)
         return min(due, default=None)
 
-    def _is_long_line(self, link: Link, late: Collection[tuple[str, int]], now: float) -> bool:
-        """Whether others than those of the last answer, which may well be the late ones, would wait
-        behind a line of more than twice the ack wait. All sent again go together, in one request.
+    def _is_long_line(self, link: Link, now: float) -> bool:
+        """Whether others than those of the last answer, and than those known to be late, would wait
+        behind a line of more than twice the ack wait. Sent again, they go first.
         """
         if not link.pending:
             return False
         if link.role is not Role.OPEN or self._hub.lanes.shared(link):
             return False
-        last_s = now - link.pending[-1].sent_s + len(link.pending) * link.served_s
+        lateness = self._hub.lanes.lateness
+        line_s = sum(lateness.expected_s(pending, link.served_s) for pending in link.pending)
+        last_s = now - link.pending[-1].sent_s + line_s
         if last_s <= 2 * self._hub.lanes.ack_wait_s(link.node_id):
             return False
-        others = [place for pending in link.pending for place, _ in pending.batches]
-        return any(place.tp not in late for place in others + self._hub.waiting_for(link, now))
+        under_way = [place for pending in link.pending for place, _ in pending.batches]
+        others = [place.tp for place in under_way + self._hub.waiting_for(link, now)]
+        return any(tp not in link.line_after and tp not in lateness for tp in others)
 
     def _clear_lane(self, link: Link, now: float) -> None:
         """Abort a lane behind a stuck request: what waits there would be served one by one, each
@@ -413,7 +418,9 @@ class Answers:
                     self._hub.inquiries.coordinator_told(pending.about, ok=False, now=now)
                 case Question.TRANSACTION:
                     assert self._hub.transactions is not None
-                    self._hub.transactions.errands.lost(pending, link.node_id, judgement, now)
+                    self._hub.transactions.errands.lost(
+                        pending, link.node_id, judgement, now, sent=pending.token not in unsent
+                    )
                 case Question.PRODUCE if pending.token in unsent:
                     for place, batch in pending.batches:
                         self._hub.settle(place, place.unsend(batch), now)

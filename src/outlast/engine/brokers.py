@@ -66,7 +66,7 @@ class Link:
         "cut_bytes",
         "failing_since_s",
         "failures",
-        "late",
+        "line_after",
         "line_due_s",
         "narrow_bytes",
         "narrow_until_s",
@@ -96,8 +96,8 @@ class Link:
         self.answer_times_s: deque[float] = deque(maxlen=ANSWERS_KEPT)
         self.served_s = 0.0  # what the last answer took, apart from those that were before it
         self.quickest_s = inf  # the least of one that had no other before it: the way and an ack
-        self.late: Collection[tuple[str, int]] = ()  # partitions of the last late answer
-        self.line_due_s = inf  # when to see whether the others stand in line behind a late answer
+        self.line_due_s = inf  # when to see whether the others stand in line behind a late answer …
+        self.line_after: Collection[tuple[str, int]] = ()  # … which was that of these partitions
         self.stalled_s = 0.0  # when the last answer came that a follower had held back
         self.throttled_until_s = 0.0  # the broker reads nothing from us before (KIP-219)
         self.failures = 0  # connects in a row that came to nothing

@@ -15,13 +15,14 @@ from typing import Any
 from outlast.engine import txn_wire
 from outlast.engine.brokers import Link, Pending, Question
 from outlast.engine.hub import Hub
-from outlast.engine.messages import Cause, Role, Send
+from outlast.engine.messages import Cause, GapEnd, Role, Send
 from outlast.engine.metadata import Node
 from outlast.engine.txn_verdict import TxnJudgement, TxnVerdict, judge_coordinator
 from outlast.engine.txn_wire import Key, Told
-from outlast.engine.verdict import SOON_S, Judgement
+from outlast.engine.verdict import SOON_S, UNSUPPORTED_VERSION, Judgement
 
 TopicPartition = tuple[str, int]
+CANNOT_ASK = judge_coordinator(UNSUPPORTED_VERSION)
 
 
 @dataclass(slots=True)
@@ -138,6 +139,7 @@ class Errands:
         if final and errand is not None and errand.key == key and not errand.left:
             self._hub.inquiries.forget_coordinator(key)
             self._act(errand, judgement, told, now)
+            self._hub.tell(self._hub.recorder.abandon(self._unit, GapEnd.ABANDONED, now))
         elif judgement.cause is not None:
             self._gap(judgement.cause, judgement.name, now)
 
@@ -202,12 +204,21 @@ class Errands:
         self._coordinators.pop(key, None)
         self._hub.inquiries.want_coordinator(key, now)
 
-    def lost(self, pending: Pending, node_id: int, judgement: Judgement, now: float) -> None:
-        """A connection ended with an errand unanswered: it is run again, wherever that is now."""
+    def lost(
+        self, pending: Pending, node_id: int, judgement: Judgement, now: float, *, sent: bool
+    ) -> None:
+        """A connection ended with an errand unanswered: it is run again, wherever that is now. But
+        what no request can hold that this broker understands cannot be asked the next time either.
+        """
         errand = self.present
         if errand is None or errand.token != pending.token:
             return
-        errand.token, errand.left = -1, True
+        errand.token, errand.left = -1, errand.left or sent
+        if not sent and judgement.name == CANNOT_ASK.name and not errand.void:
+            text = f"node {node_id} speaks no version of it that can say this ({CANNOT_ASK.name})"
+            self._act(errand, CANNOT_ASK, Told(CANNOT_ASK.error_code, message=text), now)
+            self._hub.tell(self._hub.recorder.abandon(self._unit, GapEnd.ABANDONED, now))
+            return
         if judgement.cause is not None:
             self._came_to_nothing(judgement.cause, judgement.name, pending, node_id, now)
         node = self._coordinators.get(errand.key)

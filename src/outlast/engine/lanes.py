@@ -27,8 +27,9 @@ Which lane:
   until metadata shows other in-sync replicas. Whoever is stuck again soon afterwards (its follower
   has hiccups) stays until its acks have been usual for 10 s, and for twice as long each time: on
   probation it takes turns with the stuck, and where there are none the lane works like an open one.
-* Acks that are late by less make nobody stuck, but what is in flight stands in line behind them:
-  then less is in flight (`outgoing`), and the line that stands when it begins is left (`answers`).
+* Acks that are late by less make nobody stuck, but what shares a request with them or stands in
+  line behind it is late, too (`lateness`): then less is in flight (`outgoing`), and the line that
+  stands when it begins is left (`answers`).
 * But for aborts, a lane changes only with nothing in flight.
 * Where one of the two connections cannot be opened, both lanes share the other.
 * Without idempotence a repeat would be a second copy: one lane, and no ack wait.
@@ -46,12 +47,14 @@ from math import inf
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Brokers, Link
+from outlast.engine.lateness import Lateness
 from outlast.engine.messages import AttemptState, LaneChanged, LaneReason, Role
 from outlast.engine.metadata import Metadata
 from outlast.engine.partition import Partition
 from outlast.engine.settings import Settings
 
 USUAL_ANSWERS = 15
+LATE_PART = 5  # of the ack wait: an answer that takes longer than the quickest by more is late
 USUAL_TIMES = 4  # the ack wait is at least so many times the usual answer time
 LOOK_S = 1.0  # a shrinking ISR raises no epoch (A8): metadata is asked so often meanwhile
 FORGET_S = 60.0  # a partition that nothing is written to any more
@@ -96,11 +99,13 @@ class Lanes:
         "_usual",
         "changes",
         "enabled",
+        "lateness",
     )
 
     def __init__(self, settings: Settings, metadata: Metadata, brokers: Brokers) -> None:
         self.enabled = settings.idempotent
         self.changes: list[LaneChanged] = []  # until the hub has told
+        self.lateness = Lateness()
         self._settings = settings
         self._metadata = metadata
         self._brokers = brokers
@@ -202,10 +207,11 @@ class Lanes:
 
     def in_turn(
         self, link: Link, due: Sequence[tuple[Partition, int]]
-    ) -> list[list[tuple[Partition, int]]]:
-        """Who may share the next request of a slow lane: suspects first, alone. Guests, who would
-        wait for the stuck in every request, take turns with them: those whose open lane cannot be
-        had, and those whose acks are usual but have not been so for long enough.
+    ) -> list[Sequence[tuple[Partition, int]]]:
+        """Who may share the next request of a slow lane: suspects first, alone, and of them those
+        last that were late before. Guests, who would wait for the stuck in every request, take
+        turns with them: those whose open lane cannot be had, and those whose acks are usual but
+        have not been so for long enough.
         """
         suspects: list[tuple[Partition, int]] = []
         guests: list[tuple[Partition, int]] = []
@@ -220,7 +226,7 @@ class Lanes:
                 stuck.append(entry)
         held_back = link.stalled_s == link.answered_s
         turns = (guests, stuck) if held_back else (stuck, guests)
-        return [group for group in (suspects, *turns) if group]
+        return [group for group in (*self.lateness.apart(suspects), *turns) if group]
 
     def all_well(self, node_id: int) -> bool:
         """Whether everybody in the node's slow lane is only on probation: it is as good as an open
@@ -243,6 +249,12 @@ class Lanes:
         """How long this broker may keep a Produce answer back."""
         known_s = self._ack_wait_s.get(node_id)
         return self._bounded(self._settings.ack_wait_s) if known_s is None else known_s
+
+    def answered(self, link: Link, tps: Collection[TopicPartition], now: float) -> None:
+        """An answer with nothing but acks of these came, which may have been late."""
+        quickest_s = min(link.quickest_s, self.other(link).quickest_s)
+        late = link.served_s - quickest_s > self.ack_wait_s(link.node_id) / LATE_PART
+        self.lateness.answered(tps, link.served_s, late=late, now=now)
 
     def _bounded(self, ack_wait_s: float) -> float:
         return min(ack_wait_s, self._settings.request_timeout_s / 2)

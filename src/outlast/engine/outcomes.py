@@ -89,7 +89,7 @@ class GapEnd(Enum):
 
     ACK = "ack"
     LEADER_USABLE = "leader_usable"  # nothing waited any more, and a usable leader was seen
-    ABANDONED = "abandoned"  # five minutes without a usable leader and nothing waiting
+    ABANDONED = "abandoned"  # nothing waits, and nobody asks, or no usable leader for 5 minutes
     CLOSED = "closed"
     TOPIC_GONE = "topic_gone"
 

@@ -149,9 +149,20 @@ class Outgoing:
         patient = now < patient_until_s(link) and len(link.pending) < in_flight_max
         if patient and self._sealing(link, self._due(link), now):
             return  # what misses this request would wait for longer
-        while len(link.pending) < in_flight_max:
-            if not self._send_one(link, self._sharing(link, self._due(link)), now):
+        while (left := self._in_flight_max(link) - len(link.pending)) > 0:
+            groups = self._late_apart(link, self._sharing(link, self._due(link)), left)
+            if not any(self._send_one(link, group, now) for group in groups):
                 break
+
+    def _late_apart(self, link: Link, due: Sequence[Due], left: int) -> Sequence[Sequence[Due]]:
+        """Who may share the next request, and who otherwise: those whose last answer was late go
+        behind the others, on a new connection once what is to be sent again of these was answered
+        and the rest may go; but the last place in flight is for whoever has waited longest.
+        """
+        others, late = self._hub.lanes.lateness.apart(due)
+        if late and link.pending and link.answered_s == link.ready_s:
+            return [others]
+        return [late, others] if left == 1 and late and due[0] is late[0] else [others, late]
 
     def _due(self, link: Link) -> Sequence[Due]:
         """Who waits for this connection, and for how long in this order."""
@@ -162,9 +173,10 @@ class Outgoing:
         """How many requests may be under way. A broker serves one at a time, so that behind acks
         that are late the others only stand in line: in all they may be late by an ack wait.
         """
-        settings = self._hub.settings
-        late_s = link.served_s - link.quickest_s
-        if not self._hub.lanes.enabled or self._hub.lanes.shared(link):
+        settings, lateness = self._hub.settings, self._hub.lanes.lateness
+        expected_s = (lateness.expected_s(pending) for pending in link.pending)
+        late_s = max(expected_s, default=0.0) - link.quickest_s
+        if not lateness or self._hub.lanes.shared(link):
             return settings.max_in_flight
         if late_s * settings.max_in_flight <= settings.ack_wait_s:
             return settings.max_in_flight

@@ -52,7 +52,6 @@ NO_PRODUCER = Producer()
 INIT, END = "InitProducerId", "EndTxn"
 FENCED = (47, 90)
 THEN = "Call abort_transaction(), then begin again"
-UNIT_PARTITION = -1  # of a gap's unit
 
 
 class Transactions:
@@ -63,10 +62,9 @@ class Transactions:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self._key: Key = (TRANSACTION, transactional_id)
-        self.unit: TopicPartition = (f"txn:{transactional_id}", UNIT_PARTITION)
+        self.unit: TopicPartition = (f"txn:{transactional_id}", -1)
         self.state = State.UNINITIALIZED
-        self._producer = NO_PRODUCER
-        self._present = Transaction()
+        self._producer, self._present = NO_PRODUCER, Transaction()
         self._speaks_second = self.second = False  # KIP-890's protocol: brokers; the present one
         self._error: Exception | None = None  # why it cannot be committed, or why a call failed
         self._ended = False  # the call under way has its result, and nobody has taken it
@@ -444,6 +442,8 @@ class Transactions:
         text = f"{errand.what} was refused{about}: {told.message or judgement.name}.{doubt}"
         error = kafka_errors.for_code(judgement.error_code)(text)
         if self.state in (State.INITIALIZING, State.ABORTING):
+            if errand.what == INIT:
+                self._producer = NO_PRODUCER  # whoever calls init_transactions() takes it over
             self._end(error)  # the coordinator's own time-out will abort what was begun
         else:
             self._present.wanted.clear()

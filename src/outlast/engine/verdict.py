@@ -147,6 +147,7 @@ _RULES: dict[int, _Rule] = {
 }
 
 UNKNOWN_SERVER_ERROR_TRIES_MAX = 3
+UNSUPPORTED_VERSION = 35
 CONCURRENT_TRANSACTIONS = 51
 SOON_S = 0.02  # until a broker that is only finishing something is asked again
 
