@@ -61,9 +61,10 @@ def assembled(config: Config, hearing: Hearing, bootstrap: Bootstrap | None) -> 
         raise
     max_block_s = min(values["max_block_ms"] / 1000, LONGEST_S)
     transactions = TransactionCalls(driver, values["transactional_id"], max_block_s)
+    end_open = transactions.end_open if values["transactional_id"] is not None else None
     return Parts(
         driver,
-        Closing(driver, [*observers, *serializers], transactions.end_open),
+        Closing(driver, [*observers, *serializers], end_open),
         figures,
         SendSpans(gap_spans.tracing, gap_spans, values["send_spans"]),
         None if is_default(partitioner) else UserPartitioner(partitioner),

@@ -31,7 +31,10 @@ class Closing:
     """
 
     def __init__(
-        self, driver: Driver, rest: Sequence[Any], end_open: Callable[[float | None], None]
+        self,
+        driver: Driver,
+        rest: Sequence[Any],
+        end_open: Callable[[float | None], None] | None,
     ) -> None:
         self._driver = driver
         self._rest = rest
@@ -56,10 +59,9 @@ class Closing:
             else:
                 self._close_all(self._in_turn, timeout)
         elif not self._done:
-            begin_s = time.monotonic()
-            if self._closer != threading.get_ident():  # else it is in a signal handler
-                self._none_open.wait(timeout)
-            self._driver.close(_left(timeout, begin_s))
+            if self._end_open is not None and self._closer != threading.get_ident():
+                timeout = _left(timeout, self._none_open.wait)  # (the same: in a signal handler)
+            self._driver.close(timeout)
 
     def collected(self) -> None:
         """Nobody has the producer any more."""
@@ -68,17 +70,18 @@ class Closing:
 
     def _at_exit(self) -> None:
         if self._begin():
-            self._end_open(LEFT_S)
+            if self._end_open is not None:
+                self._end_open(LEFT_S)
             self._close_all(process.close_at_exit, self._driver)
 
     def _in_turn(self, timeout: float | None) -> None:
-        begin_s = time.monotonic()
         self._closer = threading.get_ident()
         try:
-            self._end_open(timeout)
+            if self._end_open is not None:
+                timeout = _left(timeout, self._end_open)
         finally:
             self._none_open.set()
-        self._driver.close(_left(timeout, begin_s))
+        self._driver.close(timeout)
 
     def _begin(self) -> bool:
         """Whether this call is the first."""
@@ -109,8 +112,10 @@ class Closing:
             self._close_all(self._in_turn, timeout)
 
 
-def _left(timeout: float | None, begin_s: float) -> float | None:
-    """What is left of that time."""
+def _left(timeout: float | None, first: Callable[[float | None], object]) -> float | None:
+    """Do that, within this time; returns what is left of it."""
+    begin_s = time.monotonic()
+    first(timeout)
     return None if timeout is None else max(0.0, timeout - (time.monotonic() - begin_s))
 
 

@@ -242,7 +242,7 @@ class _Committing:
                 self._node,
                 request.transactional_id,
                 header,
-                (OFFSETS, seat.replica.partition),
+                [(OFFSETS, seat.replica.partition)],
                 adds=self._exchange.version >= ADDING_VERSION,
                 done=self._write,
                 now=now,

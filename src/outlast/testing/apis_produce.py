@@ -30,6 +30,7 @@ from kafka.protocol.producer import ProduceRequest
 from outlast.testing.apis import DEFERRED, HANDLERS, NO_ANSWER, NO_ID, PRODUCE, Handler, Later
 from outlast.testing.batches import (
     TRANSACTIONAL_BIT,
+    BatchHeader,
     Refusal,
     StoredBatch,
     check_batch,
@@ -145,19 +146,28 @@ def _ask(
     strangers: list[Part],
     now: float,
 ) -> None:
-    """Ask the transactions' coordinator, and go on when all its answers are there."""
-    left = [len(strangers)]
-
-    def done(part: Part, guard: Verification, code: int, now: float) -> None:
-        header = part.header
+    """Ask the transactions' coordinator, and go on when all its answers are there. What is to
+    become part of the transaction it is told in one question; what must be one, each by itself.
+    """
+    adds = exchange.version >= ADDING_VERSION
+    questions: dict[object, list[tuple[Part, BatchHeader, Verification]]] = {}
+    for part in strangers:
+        place, header = (part.topic, part.record.partition), part.header
         assert header is not None
-        replica = node.replicas.get((part.topic, part.record.partition))
-        code = _translated(code, exchange.version)
-        if not code and replica is not None and not replica.is_verified(header, guard):
-            code = INVALID_TXN_STATE  # it was ended meanwhile
-        if code:
-            part.settle(code)
-        part.admitted = True
+        who = header.producer_id, header.producer_epoch
+        guard = node.replicas[place].verify(header)
+        questions.setdefault(who if adds else place, []).append((part, header, guard))
+    left = [len(questions)]
+
+    def done(asked: list[tuple[Part, BatchHeader, Verification]], code: int, now: float) -> None:
+        for part, header, guard in asked:
+            replica = node.replicas.get((part.topic, part.record.partition))
+            told = _translated(code, exchange.version)
+            if not told and replica is not None and not replica.is_verified(header, guard):
+                told = INVALID_TXN_STATE  # it was ended meanwhile
+            if told:
+                part.settle(told)
+            part.admitted = True
         left[0] -= 1
         if left[0] == 0:
             response = _append_all(cluster, node, exchange, pending, now)
@@ -166,19 +176,15 @@ def _ask(
             elif response is not DEFERRED:
                 cluster.answer(exchange, response, now)
 
-    for part in strangers:
-        place = (part.topic, part.record.partition)
-        header = part.header
-        assert header is not None
-        guard = node.replicas[place].verify(header)
+    for asked in questions.values():
         admit(
             cluster,
             node,
             exchange.request.transactional_id,
-            header,
-            place,
-            adds=exchange.version >= ADDING_VERSION,
-            done=partial(done, part, guard),
+            asked[0][1],
+            [(part.topic, part.record.partition) for part, _, _ in asked],
+            adds=adds,
+            done=partial(done, asked),
             now=now,
         )
 

@@ -13,7 +13,7 @@ partition in it (Produce up to 11)? Or adds it by that (from 12, KIP-890).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -224,13 +224,13 @@ def admit(
     node: Node,
     transactional_id: str,
     header: BatchHeader,
-    partition: Partition,
+    partitions: Sequence[Partition],
     *,
     adds: bool,
     done: Done,
     now: float,
 ) -> None:
-    """Is this partition in the producer's transaction? `adds`: it is from now on, if it may be."""
+    """Are these partitions in the producer's transaction? `adds`: from now on, if they may be."""
     who = Producer(header.producer_id, header.producer_epoch)
     state = node.image.state(
         TRANSACTIONS, coordinator_log.partition_at(node, TRANSACTIONS, transactional_id)
@@ -247,11 +247,13 @@ def admit(
         elif adds:
             seat.decide(
                 transactional_id,
-                lambda known: transactions.add(known, who, [partition], now),
+                lambda known: transactions.add(known, who, partitions, now),
                 lambda code, _, now: reply(code, now),
                 now,
             )
         else:
-            reply(transactions.verify(seat.known.get(transactional_id), who, partition), now)
+            known = seat.known.get(transactional_id)
+            codes = [transactions.verify(known, who, partition) for partition in partitions]
+            reply(next(filter(None, codes), 0), now)
 
     Errand(cluster, node, state.leader, work, done, now)
