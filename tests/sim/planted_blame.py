@@ -16,8 +16,20 @@ BLAME = (
         "a stuck partition blames all its followers",
         "Those of one that is stuck later are in doubt, although an earlier one's explains it: "
         "who was cleared is suspect again for the same cause.",
-        edit("lanes.Lanes._blamed_followers", "known or followers", "followers"),
+        edit("lanes.Lanes._blamed_followers", "known or gone or followers", "gone or followers"),
         blame("test_a_follower_that_explains_one_stuck_partition_explains_the_next"),
+    ),
+    Mutant(
+        "a node that is down explains nothing",
+        "Who shares only a healthy follower is suspect, and waits for those that are stuck.",
+        edit("lanes.Lanes._blamed_followers", "known or gone or followers", "known or followers"),
+        blame("test_a_follower_that_is_known_to_be_down_explains_it"),
+    ),
+    Mutant(
+        "a node that goes down later explains nothing",
+        "Who is blamed is reckoned anew only by an answer.",
+        edit("lanes.Lanes._blamed_followers", "self._changed_nodes.update(self._blamed)", "pass"),
+        blame("test_a_follower_that_is_known_to_be_down_explains_it_later"),
     ),
     Mutant(
         "a follower that acks is to blame all the same",

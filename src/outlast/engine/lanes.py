@@ -19,8 +19,8 @@ Which lane:
 
 * *Stuck*: answered 7 with an offset. *Suspect*: shares a follower with a stuck partition of this
   broker, and nothing that was sent since that one's request has been acked. A follower that has
-  kept one stuck, and nothing acked since, is enough to blame for the next: its other followers
-  are not. *Follower down*: its in-sync replicas name a node that is known to be down or silent,
+  kept one stuck, and nothing acked since, is enough to blame for the next, and so is one that is
+  known to be down or silent: its other followers are not. *Follower down*: its in-sync replicas name a node that is known to be down or silent,
   likewise without an ack since.
 * In the slow lane one request is under way at a time, so that a 7 there closes nothing; suspects go
   in a request of their own before the others. An ack within the ack wait leads back, and stands
@@ -89,6 +89,7 @@ class Lanes:
         "_blamed",
         "_brokers",
         "_changed_nodes",
+        "_down",
         "_look_s",
         "_metadata",
         "_proved",
@@ -112,6 +113,7 @@ class Lanes:
         self._slow: dict[TopicPartition, _Slow] = {}
         self._blamed: dict[int, dict[int, float]] = {}  # node → follower of stuck ones, since
         self._changed_nodes: set[int] = set()  # whose stuck ones are others than were reckoned with
+        self._down: tuple[int, ...] = ()  # those that were reckoned with
         self._proved: dict[int, dict[int, float]] = {}  # node → follower that acked what was sent
         self._acked: dict[TopicPartition, float] = {}  # when the last acked attempt was sent
         self._trusted_isr: dict[TopicPartition, Sequence[int]] = {}
@@ -350,8 +352,12 @@ class Lanes:
 
     def _blamed_followers(self, node_id: int) -> dict[int, float]:
         """Which followers keep partitions of this node stuck, and since when. Reckoned once for all
-        that an answer changed.
+        that an answer changed, or that a node went down or is up again.
         """
+        down = self._brokers.down
+        if tuple(down) != self._down:
+            self._down = tuple(down)
+            self._changed_nodes.update(self._blamed)
         if node_id not in self._changed_nodes:
             return self._blamed.get(node_id, {})
         self._changed_nodes.discard(node_id)
@@ -365,7 +371,8 @@ class Lanes:
         for since_s, tp in sorted(stuck):
             followers = [follower for follower in self._metadata.isr(*tp) if follower != node_id]
             known = [f for f in followers if f in blamed and proved.get(f, -inf) < blamed[f]]
-            for follower in known or followers:
+            gone = [f for f in followers if f in down and proved.get(f, -inf) < down[f]]
+            for follower in known or gone or followers:
                 blamed[follower] = since_s
         self._blamed[node_id] = blamed
         return blamed
