@@ -18,7 +18,6 @@ KINDS = {
     "no_producer_id": "no broker gives a producer id, which idempotence needs",
     "topic_gone": "the topic, or this partition of it, was deleted",
     "forked": "the record is the parent's: this process was forked from it",
-    "too_old": "the broker is too old for the record",
 }
 
 

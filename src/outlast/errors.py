@@ -95,7 +95,6 @@ _CLASS_OF_KIND: dict[str, type[Exception]] = {
     "forked": kafka_errors.IllegalStateError,
     "retries": kafka_errors.KafkaConnectionError,
     "no_producer_id": kafka_errors.UnsupportedVersionError,
-    "too_old": kafka_errors.UnsupportedVersionError,
     "topic_gone": kafka_errors.UnknownTopicOrPartitionError,
 }
 

@@ -69,7 +69,6 @@ def test_error_codes_give_kafka_pythons_class(code: int, caught_as: type[Excepti
         ("forked", kafka.errors.IllegalStateError, False),
         ("retries", kafka.errors.KafkaConnectionError, True),
         ("topic_gone", kafka.errors.UnknownTopicOrPartitionError, True),
-        ("too_old", kafka.errors.UnsupportedVersionError, False),
         ("no_producer_id", kafka.errors.UnsupportedVersionError, False),
         ("something new", kafka.errors.KafkaError, False),
     ],

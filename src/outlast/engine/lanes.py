@@ -20,8 +20,8 @@ Which lane:
 * *Stuck*: answered 7 with an offset. *Suspect*: shares a follower with a stuck partition of this
   broker, and nothing that was sent since that one's request has been acked. A follower that has
   kept one stuck, and nothing acked since, is enough to blame for the next, and so is one that is
-  known to be down or silent: its other followers are not. *Follower down*: its in-sync replicas name a node that is known to be down or silent,
-  likewise without an ack since.
+  known to be down or silent: its other followers are not. *Follower down*: its in-sync replicas
+  name a node that is known to be down or silent, likewise without an ack since.
 * In the slow lane one request is under way at a time, so that a 7 there closes nothing; suspects go
   in a request of their own before the others. An ack within the ack wait leads back, and stands
   until metadata shows other in-sync replicas. Whoever is stuck again soon afterwards (its follower

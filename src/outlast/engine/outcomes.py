@@ -48,7 +48,7 @@ class Failure:
 
     Either `error_code` is a Kafka error code (the exception is `kafka.errors.for_code` of it), or
     it is None and `kind` tells: 'delivery_timeout', 'closed', 'retries', 'no_producer_id',
-    'topic_gone', 'forked', 'too_old'.
+    'topic_gone', 'forked'.
     """
 
     kind: str
