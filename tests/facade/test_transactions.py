@@ -34,7 +34,7 @@ from outlast.testing.server import ClusterServer
 from tests.net.broker import until
 
 TOPIC, ID = "orders", "shop"
-PRODUCE, INIT, END_TXN, ADD_PARTITIONS = 0, 22, 26, 24
+PRODUCE, INIT, END_TXN, ADD_PARTITIONS, TXN_OFFSET_COMMIT = 0, 22, 26, 24, 28
 Make = Callable[..., KafkaProducer]
 
 
@@ -599,3 +599,45 @@ def test_a_call_keeps_its_time_and_may_be_made_again(cluster: ClusterServer, mak
     until_seen(cluster, "a")
     producer.begin_transaction()
     until_done(producer.abort_transaction)
+
+
+# --- what joins -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cluster", [2], ids=["KIP-890"], indirect=True)
+@pytest.mark.parametrize("linger_ms", [0, 2])
+def test_offsets_and_partitions_do_not_join_at_one_broker_at_once(
+    cluster: ClusterServer, make: Make, linger_ms: int
+) -> None:
+    """A broker that asks the coordinator twice at a time drops the earlier question (KIP-890)."""
+
+    def pace(mock: Any, _now: float) -> None:
+        mock.settings = replace(mock.settings, between_brokers_s=(0.004, 0.008))
+
+    cluster.call(pace)
+    producer = make(linger_ms=linger_ms)
+    for n in range(20):
+        producer.begin_transaction()
+        write(producer, "a")
+        producer.send_offsets_to_transaction(
+            {TopicPartition(TOPIC, 0): OffsetAndMetadata(n, "", -1)}, f"group-{n % 5}"
+        )
+        producer.commit_transaction()
+    requests = cluster.call(lambda mock, _: list(mock.request_log))
+    offsets = [r for r in requests if (r.api_key, r.version >= 5) == (TXN_OFFSET_COMMIT, True)]
+    firsts = [
+        r
+        for r in requests
+        if r.api_key == PRODUCE and any(p.base_sequence == 0 for p in r.partitions)
+    ]
+    at_once = [
+        (one.node_id, one.received_at_s)
+        for one in offsets
+        for other in firsts
+        if one.node_id == other.node_id
+        and one.received_at_s < other.answered_at_s
+        and other.received_at_s < one.answered_at_s
+    ]
+    assert len(offsets) >= 20
+    assert len(firsts) >= 20
+    assert at_once == []

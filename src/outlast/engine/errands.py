@@ -3,6 +3,12 @@
 An errand does not care who coordinates: one that is lost, silent, not ready or another by now is
 looked for, and asked the same again. What that takes is a gap of the unit `txn:<id>`, with phases
 like a partition's. Only answers that would be the same next time are told to the errand's sender.
+
+By KIP-890's second protocol brokers ask the transaction's coordinator themselves: leaders whether a
+partition may join, at its first batch, a group's coordinator for its offsets. A broker that has to
+ask twice at a time drops the earlier question (Kafka's AddPartitionsToTxnManager), and refuses what
+it was about as if replicas, or the coordinator, were not there. (200 transactions with offsets on
+Kafka 4.1 had 100 such gaps.) So of what *joins*, one request is under way with a broker at a time.
 """
 
 from __future__ import annotations
@@ -39,6 +45,7 @@ class Errand:
     unknown_errors: int = 0
     since_s: float = 0.0
     token: int = -1  # of the request under way; -1: none is
+    joins: bool = False  # the broker that is asked has to ask the transaction's coordinator
     void: bool = False  # nobody wants to know any more
     left: bool = False  # one was sent, and no answer told what came of it: it may have been done
 
@@ -97,6 +104,8 @@ class Errands:
             return
         if not link.ready or link.pending or now < link.throttled_until_s:
             return
+        if errand.joins and self._partitions_join(node.node_id):
+            return
         assert link.connection is not None
         errand.token = hub.brokers.next_token()
         link.used_s = now
@@ -104,6 +113,20 @@ class Errands:
         link.pending.append(Pending(errand.token, Question.TRANSACTION, now, deadline_s, []))
         hub.out.commands.append(Send(link.connection, errand.token, errand.build()))
         hub.tell(hub.recorder.sent(self._unit, now))
+
+    def _partitions_join(self, node_id: int) -> bool:
+        """Whether first batches of partitions are under way to that broker."""
+        links = (self._hub.brokers.link(node_id, role) for role in (Role.OPEN, Role.SLOW))
+        under_way = (pending for link in links for pending in link.pending)
+        return any(place.proven is None for pending in under_way for place, _ in pending.batches)
+
+    def joins_at(self, node_id: int) -> bool:
+        """Whether offsets join at that broker: then no partition may."""
+        errand = self.present
+        if errand is None or not errand.joins or errand.token < 0:
+            return False
+        link = self._hub.brokers.link(node_id, Role.COORDINATOR)
+        return any(pending.token == errand.token for pending in link.pending)
 
     def next_deadline(self, looked_s: float) -> float | None:
         """When to `step`, if nothing comes before; the last time was at `looked_s`."""

@@ -165,9 +165,15 @@ class Outgoing:
         return [late, others] if left == 1 and late and due[0] is late[0] else [others, late]
 
     def _due(self, link: Link) -> Sequence[Due]:
-        """Who waits for this connection, and for how long in this order."""
-        line = self._lines.get(link)
-        return () if line is None else tuple(line.values())
+        """Who waits for this connection, and for how long in this order. While offsets join a
+        transaction at that broker, those whose partition is in it.
+        """
+        line, transactions = self._lines.get(link), self._hub.transactions
+        if line is None:
+            return ()
+        if transactions is not None and transactions.errands.joins_at(link.node_id):
+            return [entry for entry in line.values() if entry[0].proven is not None]
+        return tuple(line.values())
 
     def _in_flight_max(self, link: Link) -> int:
         """How many requests may be under way. A broker serves one at a time, so that behind acks

@@ -50,7 +50,6 @@ from outlast.engine.txn_wire import GROUP, TRANSACTION, Group, Key, Offset, Prod
 TopicPartition = tuple[str, int]
 NO_PRODUCER = Producer()
 INIT, END = "InitProducerId", "EndTxn"
-FENCED = (47, 90)
 THEN = "Call abort_transaction(), then begin again"
 
 
@@ -385,6 +384,7 @@ class Transactions:
             ),
             lambda response: txn_wire.told_of_partitions(response, entry.offsets),
             done,
+            joins=self.second,
         )
 
     def _end_errand(self, *, commit: bool) -> Errand | None:
@@ -417,7 +417,7 @@ class Transactions:
             self._present.may_be_committed = True
         if judgement.verdict is not TxnVerdict.PROVE:
             self._refused_for_good(errand, judgement, told, now)
-        elif judgement.error_code in FENCED and self._is_fenced(errand, now):
+        elif judgement.error_code in (47, 90) and self._is_fenced(errand, now):
             self._fence(now)
         elif errand.what != INIT:  # its time may be over: is there a newer producer? (see above)
             self._present.broken = True
