@@ -557,6 +557,7 @@ def test_who_is_lost_costs_time_only(
         node = coordinator(cluster) if who == "coordinator" else cluster.leader(TOPIC, 0)[0]
         STRIKES[strike](cluster, node)
 
+    begun_s = time.monotonic()
     if moment == "before":
         hit()
     producer.begin_transaction()
@@ -572,6 +573,7 @@ def test_who_is_lost_costs_time_only(
     else:
         producer.commit_transaction()
         assert all(future.succeeded() for future in first + second)
+    assert time.monotonic() - begun_s < 10.0
     transact(producer, "c")
     until_seen(cluster, *("ac" if moment == "abort" else "abc"))
 

@@ -14,7 +14,8 @@ two of them are a reason to send again elsewhere:
 
 Rules: one probe at a time per node, on the reconnect schedule, with the same time-out. A connect
 that succeeds proves nothing (A25): a probe is answered when ApiVersions is. A produce connection
-that does not come up within the time-out is as good as an unanswered probe.
+that does not come up within the time-out is as good as an unanswered probe, and so is a node that
+metadata does not name any more.
 """
 
 from __future__ import annotations
@@ -149,7 +150,9 @@ class Silence:
         probe = self._hub.brokers.link(node_id, Role.PROBE)
         if probe.down:
             node = self._hub.metadata.nodes.get(node_id)
-            if node is not None and now >= probe.retry_s:
+            if node is None:  # the cluster has given it up, and nobody knows where to ask
+                self._unanswered(link, suspect, now)
+            elif now >= probe.retry_s:
                 command = self._hub.brokers.connect(probe, node.host, node.port, now)
                 self._hub.out.commands.append(command)
         elif now - probe.begun_s >= self.timeout_s(link):

@@ -25,7 +25,8 @@ from outlast.testing.world import World, draw_world
 
 INIT_PRODUCER_ID = 22
 APIS = (10, INIT_PRODUCER_ID, 24, 25, 26, 28)  # of coordinators
-CODES = (-1, 3, 7, 14, 15, 16, 47, 48, 49, 51, 52, 59, 120)  # that a coordinator may give
+# That a coordinator may give. (47 and 90 it gives only to who is fenced: that must be believed.)
+CODES = (-1, 3, 7, 14, 15, 16, 48, 49, 51, 52, 59, 120)
 IDENTITY_S = 40.0  # until a partition that was made anew must take records
 
 
