@@ -54,14 +54,19 @@ class Closing:
         callback, and in a signal handler that came in between a call of this producer.
         """
         if self._begin():
-            if self._driver.in_callback or self._driver.is_inside():
+            if self._is_within_a_call():
                 self._elsewhere(timeout)
             else:
                 self._close_all(self._in_turn, timeout)
         elif not self._done:
-            if self._end_open is not None and self._closer != threading.get_ident():
-                timeout = _left(timeout, self._none_open.wait)  # (the same: in a signal handler)
+            mine = self._closer == threading.get_ident()  # a signal handler came in between
+            if self._end_open is not None and not (mine or self._is_within_a_call()):
+                timeout = _left(timeout, self._none_open.wait)
             self._driver.close(timeout)
+
+    def _is_within_a_call(self) -> bool:
+        """In a callback, or in a signal handler that came in between a call of this producer."""
+        return self._driver.in_callback or self._driver.is_inside()
 
     def collected(self) -> None:
         """Nobody has the producer any more."""
@@ -70,23 +75,28 @@ class Closing:
 
     def _at_exit(self) -> None:
         if self._begin():
-            if self._end_open is not None:
-                self._end_open(LEFT_S)
-            self._close_all(process.close_at_exit, self._driver)
+            self._close_all(self._exit, LEFT_S)
+
+    def _exit(self, timeout: float) -> None:
+        self._open_ended(timeout)
+        process.close_at_exit(self._driver)
 
     def _in_turn(self, timeout: float | None) -> None:
-        self._closer = threading.get_ident()
+        self._driver.close(self._open_ended(timeout))
+
+    def _open_ended(self, timeout: float | None) -> float | None:
+        """Whatever comes of it, others wait for it no longer. Returns what is left of the time."""
         try:
-            if self._end_open is not None:
-                timeout = _left(timeout, self._end_open)
+            return timeout if self._end_open is None else _left(timeout, self._end_open)
         finally:
             self._none_open.set()
-        self._driver.close(timeout)
 
     def _begin(self) -> bool:
         """Whether this call is the first."""
         with self._lock:
             begun, self._begun = self._begun, True
+            if not begun:
+                self._closer = threading.get_ident()
         if not begun:
             atexit.unregister(self._at_exit)
         return not begun
@@ -100,6 +110,7 @@ class Closing:
 
     def _elsewhere(self, timeout: float | None) -> None:
         """In a thread of its own; the interpreter waits for it if it ends in known time."""
+        self._closer = 0
         thread = threading.Thread(
             target=self._close_all,
             args=(self._in_turn, timeout),

@@ -106,6 +106,8 @@ class TransactionCalls:
         """At close: an open transaction is aborted, one that is being ended is waited for; for so
         long, or `max_block_ms`.
         """
+        if not self._driver.goes_on:
+            return
         timeout_s = self._max_block_s if timeout is None else timeout
         try:
             self._driver.transact("close()", lambda it, now, t: it.end_open(now, t), timeout_s)

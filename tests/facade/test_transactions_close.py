@@ -112,6 +112,26 @@ def test_who_closes_meanwhile_does_not_cut_the_abort_short(
     is_aborted(cluster)
 
 
+def test_a_callback_that_closes_meanwhile_does_not_wait_for_itself(
+    cluster: ClusterServer,  # noqa: F811
+    make: Make,  # noqa: F811
+) -> None:
+    """The abort fails what was not sent, and who is told of it closes, too."""
+    producer = with_one_open(make, linger_ms=60_000)
+    called: list[object] = []
+
+    def close(error: object) -> None:
+        called.append(error)
+        producer.close()
+
+    producer.send(TOPIC, b"lingers", partition=0).add_errback(close)
+    begun_s = time.monotonic()
+    producer.close()
+    assert time.monotonic() - begun_s < 5.0
+    assert called
+    is_aborted(cluster)
+
+
 def test_close_in_a_callback_aborts_it_elsewhere(
     cluster: ClusterServer,  # noqa: F811
     make: Make,  # noqa: F811
@@ -153,6 +173,37 @@ def test_the_exit_aborts_it(cluster: ClusterServer) -> None:  # noqa: F811
     subprocess.run([sys.executable, "-c", AT_EXIT, cluster.bootstrap], check=True, timeout=60)
     assert all(cluster.call(has_marker))
     assert seen(cluster) == []
+
+
+FORKS = """
+import os, sys
+from outlast import KafkaProducer
+producer = KafkaProducer(bootstrap_servers=sys.argv[1], transactional_id="forked")
+producer.init_transactions()
+producer.begin_transaction()
+producer.send("orders", b"x", partition=0)
+producer.flush()
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    producer.send("orders", b"y", partition=0)
+    producer.commit_transaction()
+"""
+
+
+def test_the_exit_of_a_forked_child_leaves_the_parent_its_transaction(
+    cluster: ClusterServer,  # noqa: F811
+) -> None:
+    cluster.create_topic(TOPIC, 3, min_isr=2)
+    run = subprocess.run(
+        [sys.executable, "-c", FORKS, cluster.bootstrap],
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert "left open" not in run.stderr
+    until(lambda: seen(cluster) == [b"x", b"y"])
 
 
 def test_what_a_broker_has_no_version_for_is_an_error_and_no_time_out(

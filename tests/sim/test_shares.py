@@ -235,6 +235,21 @@ class TestThrottle:
         late = [r for r in sim.cluster.request_log if r.late]
         assert late == [], "its connection was never given up"
 
+    def test_nobody_is_late_for_it(self) -> None:
+        """What waited behind it goes several requests at a time again at once."""
+        sim = simulation(15, request_timeout_ms=1000, silence_timeout_ms=300)
+        warm(sim)
+        fault = Throttle(node=sim.leader(0), api=PRODUCE, throttle_s=4.0, times=1)
+        sim.cluster.faults.append(fault)
+        for count in (2, 4):
+            begin_s = sim.now
+            for _ in range(count):
+                sim.send("t", 0, size_bytes=20_000)
+            sim.run_until(sim.all_settled, 30.0)
+        wire = [r for r in sim.network.requests if r.api_key == PRODUCE and r.sent_at >= begin_s]
+        first_ack_s = min(request.answered_at for request in wire)
+        assert sum(request.sent_at < first_ack_s for request in wire) == 4
+
     def test_what_was_under_way_when_it_was_told_waits_without_being_missed(self) -> None:
         """Three requests behind the throttled answer are not read for four seconds."""
         sim = simulation(15, request_timeout_ms=1000, silence_timeout_ms=300)

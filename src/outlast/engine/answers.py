@@ -128,7 +128,7 @@ class Answers:
         """Whether others than those of the last answer, and than those known to be late, would wait
         behind a line of more than twice the ack wait. Sent again, they go first.
         """
-        if not link.pending:
+        if not link.pending or now < link.throttled_until_s:
             return False
         if link.role is not Role.OPEN or self._hub.lanes.shared(link):
             return False

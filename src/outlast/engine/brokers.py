@@ -96,8 +96,8 @@ class Link:
         self.answer_times_s: deque[float] = deque(maxlen=ANSWERS_KEPT)
         self.served_s = 0.0  # what the last answer took, apart from those that were before it
         self.quickest_s = inf  # the least of one that had no other before it: the way and an ack
-        self.line_due_s = inf  # when to see whether the others stand in line behind a late answer …
-        self.line_after: Collection[tuple[str, int]] = ()  # … which was that of these partitions
+        self.line_due_s = inf  # when to see whether the others stand in line behind late answers …
+        self.line_after: Collection[tuple[str, int]] = ()  # … the last was that of these partitions
         self.stalled_s = 0.0  # when the last answer came that a follower had held back
         self.throttled_until_s = 0.0  # the broker reads nothing from us before (KIP-219)
         self.failures = 0  # connects in a row that came to nothing
@@ -244,7 +244,7 @@ class Brokers:
         if not link.pending or link.pending[0].token != token:
             return None
         pending = link.pending.popleft()
-        link.served_s = now - max(pending.sent_s, before_s)
+        link.served_s = now - max(pending.sent_s, before_s, min(now, link.throttled_until_s))
         link.line_due_s = inf
         if pending.sent_s >= before_s:  # else the way is not in it
             link.quickest_s = min(link.quickest_s, link.served_s)

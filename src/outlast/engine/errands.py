@@ -8,7 +8,8 @@ By KIP-890's second protocol brokers ask the transaction's coordinator themselve
 partition may join, at its first batch, a group's coordinator for its offsets. A broker that has to
 ask twice at a time drops the earlier question (Kafka's AddPartitionsToTxnManager), and refuses what
 it was about as if replicas, or the coordinator, were not there. (200 transactions with offsets on
-Kafka 4.1 had 100 such gaps.) So of what *joins*, one request is under way with a broker at a time.
+Kafka 4.1 had 100 such gaps.) So offsets are not sent to a broker while first batches are under way
+to it, nor those while offsets are.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ class Errands:
             return
         errand.token, errand.left = -1, errand.left or sent
         if not sent and judgement.name == CANNOT_ASK.name and not errand.void:
-            text = f"node {node_id} speaks no version of it that can say this ({CANNOT_ASK.name})"
+            text = f"it cannot be written in a way that node {node_id} knows ({CANNOT_ASK.name})"
             self._act(errand, CANNOT_ASK, Told(CANNOT_ASK.error_code, message=text), now)
             self._hub.tell(self._hub.recorder.abandon(self._unit, GapEnd.ABANDONED, now))
             return

@@ -253,7 +253,7 @@ class Lanes:
         return self._bounded(self._settings.ack_wait_s) if known_s is None else known_s
 
     def answered(self, link: Link, tps: Collection[TopicPartition], now: float) -> None:
-        """An answer with nothing but acks of these came, which may have been late."""
+        """An answer with acks came, and no 7 that held it back; it may have been late."""
         quickest_s = min(link.quickest_s, self.other(link).quickest_s)
         late = link.served_s - quickest_s > self.ack_wait_s(link.node_id) / LATE_PART
         self.lateness.answered(tps, link.served_s, late=late, now=now)

@@ -5,7 +5,8 @@ Theory
 Nobody is stuck then, and no 7 comes. But a broker serves one request after the other, so whoever
 shares a request with a late partition, or stands in line behind it, is late with it. An answer does
 not tell for whom it took long: all of its partitions are held to be late until an answer of theirs
-was prompt. They share no request with others, and go behind them.
+was prompt. They share no request with others, and go behind them. (So who was answered together
+with a late one, and always has a record when that has one, stays with it: nothing tells the two.)
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Lateness:
     def answered(
         self, tps: Iterable[tuple[str, int]], took_s: float, *, late: bool, now: float
     ) -> None:
-        """An answer with acks of these came; it took so long, apart from those before it."""
+        """An answer with acks came; it took so long, apart from those before it."""
         if not (self._of or late):
             return
         for tp in tps:

@@ -93,6 +93,13 @@ class Entrance:
         """Whether this is the I/O thread, on which callbacks and observers run."""
         return threading.current_thread() is self._thread
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether anything may come of what it is asked: not in a child that was forked since, and
+        not after a crash.
+        """
+        return self._thread is not None and self._crash is None
+
     def begin_wait(
         self, waiting: Waiting, record: Record, max_block_s: float, now: float
     ) -> Wait[Batch, Any]:
