@@ -110,7 +110,10 @@ def test_the_table_tells_of_the_move_and_of_the_kill(demos: tuple[Finished, Fini
     others = {str(p) for p in range(6)} - set(re.findall(r"orders-(\d)", killed[2]))
     waits = re.findall(r"^orders-(\d) +[\d,]+ +([\d,]+) +\d +waited *\nstall", out, re.MULTILINE)
     assert {row[0] for row in waits} == others
-    assert all(2000 < int(row[1].replace(",", "")) < 4500 for row in waits)
+    # one whose record was with the follower in time is acked with the first 7, an ack wait later,
+    # and its stall is of what it sends then
+    shortest_ms = 3000 - 1000 - 100
+    assert all(shortest_ms < int(row[1].replace(",", "")) < 4500 for row in waits)
 
 
 @pytest.mark.slow
