@@ -19,6 +19,7 @@ import random
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Made:
         return f"transaction {self.number} ({self.fate}, {self.sent} records)"
 
 
-class Application:
+class Application(ABC):
     """One thread of transactions under one id.
 
     Args:
@@ -89,15 +90,15 @@ class Application:
 
     # --- what each does in its own way ----------------------------------------------------------
 
+    @abstractmethod
     def prepare(self) -> Sequence[Any] | None:
         """What the next transaction is made of; None if there is no more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, producer: Any, made: Made, what: Sequence[Any]) -> list[Any]:
         """Send it, and return the futures."""
-        raise NotImplementedError
 
-    def ended(self, made: Made, what: Sequence[Any]) -> None:
+    def ended(self, made: Made, what: Sequence[Any]) -> None:  # noqa: B027 (not all do anything)
         """It has its fate."""
 
     # --- the thread -----------------------------------------------------------------------------

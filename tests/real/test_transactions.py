@@ -26,6 +26,7 @@ from kafka.structs import OffsetAndMetadata
 
 from outlast import Cause, GapOutcome, KafkaProducer
 from outlast.testing.coordinator_log import OFFSETS, TRANSACTIONS, partition_of
+from tests.real import committed as committed_reads
 from tests.real.kafka_cluster import RealCluster, until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
@@ -47,23 +48,10 @@ def reader(
     bootstrap: Sequence[str], topic: str, group: str | None = None, committed: bool = True
 ) -> Iterator[KafkaConsumer]:
     """A consumer of all of the topic; of a group it begins where that is."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=list(bootstrap),
-        group_id=group,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed" if committed else "read_uncommitted",
-    )
-    with closing(consumer):
-        consumer.assign([TopicPartition(topic, n) for n in range(PARTITIONS)])
+    with closing(
+        committed_reads.consumer(bootstrap, topic, group, committed=committed)
+    ) as consumer:
         yield consumer
-
-
-def ends(bootstrap: Sequence[str], topic: str) -> Offsets:
-    """Where the partitions end, what is not committed included."""
-    with reader(bootstrap, topic, committed=False) as consumer:
-        found: Offsets = consumer.end_offsets(list(consumer.assignment()))
-        return found
 
 
 def some(consumer: KafkaConsumer, until_: Offsets, records_max: int) -> list[Any]:
@@ -82,7 +70,7 @@ def positions(consumer: KafkaConsumer) -> Offsets:
 
 def seen(bootstrap: Sequence[str], topic: str) -> list[list[bytes]]:
     """All that a reader of committed data sees, by partition."""
-    until_ = ends(bootstrap, topic)
+    until_ = committed_reads.ends(bootstrap, topic)
     values: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     with reader(bootstrap, topic) as consumer:
         while records := some(consumer, until_, 500):
@@ -266,7 +254,7 @@ def test_each_record_comes_out_once_whoever_is_lost(level: RealCluster, case: st
     assert seen(spared_bootstrap, out) == WANTED
     with reader(spared_bootstrap, source, group) as consumer:
         assert group_offsets(consumer) == shop.committed
-        assert some(consumer, ends(spared_bootstrap, source), AT_ONCE) == []
+        assert some(consumer, committed_reads.ends(spared_bootstrap, source), AT_ONCE) == []
     unit = f"txn:{transactional_id}"
     assert {gap.topic for gap in gaps} == ({unit} if strike.coordinates else {unit, out})
     assert {gap.outcome for gap in gaps} == {GapOutcome.ABSORBED}

@@ -162,8 +162,7 @@ class Errands:
         errand = self.present
         if final and errand is not None and errand.key == key and not errand.left:
             self._hub.inquiries.forget_coordinator(key)
-            self._act(errand, judgement, told, now)
-            self._hub.tell(self._hub.recorder.abandon(self._unit, GapEnd.ABANDONED, now))
+            self._never_asked(errand, judgement, told, now)
         elif judgement.cause is not None:
             self._gap(judgement.cause, judgement.name, now)
 
@@ -195,6 +194,11 @@ class Errands:
             errand.done(response, now)
         else:
             self._act(errand, judgement, told, now)
+
+    def _never_asked(self, errand: Errand, judgement: TxnJudgement, told: Told, now: float) -> None:
+        """It cannot be put to a coordinator: no answer will end the gap, if there is one."""
+        self._act(errand, judgement, told, now)
+        self._hub.tell(self._hub.recorder.abandon(self._unit, GapEnd.ABANDONED, now))
 
     def _act(self, errand: Errand, judgement: TxnJudgement, told: Told, now: float) -> None:
         """A coordinator said no."""
@@ -240,8 +244,8 @@ class Errands:
         errand.token, errand.left = -1, errand.left or sent
         if not sent and judgement.name == CANNOT_ASK.name and not errand.void:
             text = f"it cannot be written in a way that node {node_id} knows ({CANNOT_ASK.name})"
-            self._act(errand, CANNOT_ASK, Told(CANNOT_ASK.error_code, message=text), now)
-            self._hub.tell(self._hub.recorder.abandon(self._unit, GapEnd.ABANDONED, now))
+            told = Told(CANNOT_ASK.error_code, message=text)
+            self._never_asked(errand, CANNOT_ASK, told, now)
             return
         if judgement.cause is not None:
             self._came_to_nothing(judgement.cause, judgement.name, pending, node_id, now)

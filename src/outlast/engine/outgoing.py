@@ -160,9 +160,11 @@ class Outgoing:
         and the rest may go; but the last place in flight is for whoever has waited longest.
         """
         others, late = self._hub.lanes.lateness.apart(due)
-        if late and link.pending and link.answered_s == link.ready_s:
+        if not late:
+            return [due]
+        if link.pending and link.answered_s == link.ready_s:
             return [others]
-        return [late, others] if left == 1 and late and due[0] is late[0] else [others, late]
+        return [late, others] if left == 1 and due[0] is late[0] else [others, late]
 
     def _due(self, link: Link) -> Sequence[Due]:
         """Who waits for this connection, and for how long in this order. While offsets join a
@@ -180,10 +182,10 @@ class Outgoing:
         that are late the others only stand in line: in all they may be late by an ack wait.
         """
         settings, lateness = self._hub.settings, self._hub.lanes.lateness
-        expected_s = (lateness.expected_s(pending) for pending in link.pending)
-        late_s = max(expected_s, default=0.0) - link.quickest_s
         if not lateness or self._hub.lanes.shared(link):
             return settings.max_in_flight
+        expected_s = (lateness.expected_s(pending) for pending in link.pending)
+        late_s = max(expected_s, default=0.0) - link.quickest_s
         if late_s * settings.max_in_flight <= settings.ack_wait_s:
             return settings.max_in_flight
         return max(1, int(settings.ack_wait_s / late_s))
