@@ -332,6 +332,26 @@ def test_a_renewal_is_tried_again_while_the_session_lasts() -> None:
     assert provider.asked == 3
 
 
+def test_a_short_session_is_renewed_before_its_end_though_the_provider_fails_at_first() -> None:
+    """With less left than there usually is between two tries."""
+    provider = Provider()
+    provider.go.set()
+    logins_s: list[float] = []
+
+    def accepts(_: bytes) -> bool:
+        logins_s.append(time.monotonic())
+        return True
+
+    serve = sasl_broker("OAUTHBEARER", accepts, lifetime_ms=1500)
+    with broker(serve) as server, client(**oauth(provider)) as c:
+        c.connected(server)
+        provider.failing = True
+        c.poll_until(lambda: provider.asked == 2)
+        provider.failing = False
+        c.poll_until(lambda: len(logins_s) == 2)
+    assert logins_s[1] - logins_s[0] < 1.5
+
+
 @pytest.mark.slow
 def test_a_renewal_that_fails_to_the_end_says_why(caplog: pytest.LogCaptureFixture) -> None:
     provider = Provider()

@@ -17,8 +17,8 @@ from tests.real.chaos_transactions import (
     ABORTED,
     COMMITTED,
     UNKNOWN,
-    Application,
     Made,
+    Source,
     came_out_once,
 )
 from tests.real.committed import Values
@@ -67,7 +67,7 @@ WHOLE: Values = [[b"0:0:a", b"0:2:c"], [b"0:1:b"], []]
     ],
 )
 def test_the_judge_of_transactions_sees_what_is_wrong(seen: Values, found: str) -> None:
-    application = Application([], "judged", "t", threading.Event(), "1")
+    application = Source([], "judged", "t", threading.Event(), "1")
     application.made = [Made(0, 3, COMMITTED), Made(1, 2, ABORTED), Made(2, 2, UNKNOWN)]
     findings = "; ".join(application.findings(seen))
     assert found in findings

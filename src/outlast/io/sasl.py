@@ -35,7 +35,8 @@ from outlast.io.quiet import quiet
 
 log = logging.getLogger(__name__)
 
-RENEW_AGAIN_S = 0.5
+RENEW_AGAIN_S = 0.5  # at most; near its end after half of what is left of the session
+RENEW_LAST_S = 0.02  # less than that is not halved
 _PATIENCE_MAX_S = 600.0
 
 Ask = Callable[[Any], Awaitable[Any]]
@@ -129,7 +130,8 @@ class Session:
     async def renew(self, end_s: float, wanted: Callable[[], bool]) -> None:
         """Begin a login that renews the session, before its end. Raises Ended.
 
-        Where that fails, there is time to try it again while the session still lasts.
+        Where that fails, there is time to try it again while the session still lasts: a broker
+        closes the connection at the first request after its end, which it knows before we do.
         """
         warned = False
         while wanted() and (failed := await self._begun_again()) is not None:
@@ -139,7 +141,7 @@ class Session:
             if not warned:
                 warned = True
                 log.warning("%s: %s; the session lasts %.1f s more", self._dial, failed, left_s)
-            await self._loop.sleep(min(RENEW_AGAIN_S, left_s))
+            await self._loop.sleep(min(RENEW_AGAIN_S, max(left_s / 2, RENEW_LAST_S)))
 
     async def _begun_again(self) -> Ended | None:
         try:
