@@ -229,13 +229,17 @@ LANES = (
     Mutant(
         "the slow lane is never left",
         "An ack in usual time leads back.",
-        edit("lanes.Lanes.acked", "self._leave(tp, slow.node_id, LaneReason.USUAL, now)", "pass"),
+        edit(
+            "lanes.Lanes.acked_while_slow",
+            "self._leave(tp, slow.node_id, LaneReason.USUAL, now)",
+            "pass",
+        ),
         rule("test_an_ack_in_usual_time_leads_back"),
     ),
     Mutant(
         "a late ack leads back",
         "A slow partition would be back in the open lane with every ack, and hold up the others.",
-        edit("lanes.Lanes.acked", "not usual", "False"),
+        edit("lanes.Lanes.acked_while_slow", "not usual", "False"),
         ALWAYS_LATE,
     ),
     Mutant(
@@ -266,7 +270,7 @@ LANES = (
     Mutant(
         "a probation without end",
         "It is over once acks have been usual for long enough.",
-        edit("lanes.Lanes.acked", "now - slow.usual_since_s < slow", "slow"),
+        edit("lanes.Lanes.acked_while_slow", "now - slow.usual_since_s < slow", "slow"),
         HICCUPS,
     ),
     Mutant(

@@ -74,30 +74,34 @@ class Answers:
         a 7 held it back, the time of its acks is no measure. Yet each 0 in it came within the ack
         wait, or it were a 7.
         """
-        lanes = self._hub.lanes
-        held_back = any(attempt.stalled for _, _, attempt in told)
-        behind = sent_s < max(link.stalled_s, link.throttled_until_s)
-        waits_s: list[float] = []
-        stuck = False
+        lanes, node_id = self._hub.lanes, link.node_id
+        stuck = held_back = False
         for place, _, attempt in told:
             if attempt.stalled:
-                stuck |= lanes.stuck(place.tp, link.node_id, attempt.sent_s, now)
+                held_back = True
+                stuck |= lanes.stuck(place.tp, node_id, attempt.sent_s, now)
+        behind = sent_s < max(link.stalled_s, link.throttled_until_s)
+        waits_s: list[float] = []
         for place, batch, attempt in told:
             if attempt.state is AttemptState.ACCEPTED:
                 since_s = served_since_s(batch, attempt)
                 waits_s.append(now - since_s)
                 place.queue.learn_pace(now - since_s)
-                if lanes.of(place.tp)[1] is LaneReason.STUCK:
+                lanes.acked(place.tp, node_id, attempt.sent_s)
+                reason = lanes.of(place.tp)[1]
+                if reason is None:
+                    continue
+                if reason is LaneReason.STUCK:
                     since_s = owed_since_s(batch, attempt)  # a copy may have been there for long
                 if held_back:
                     usual = since_s == attempt.sent_s
                 else:
-                    usual = not behind and now - since_s <= lanes.ack_wait_s(link.node_id)
-                lanes.acked(place.tp, link.node_id, attempt.sent_s, usual=usual, now=now)
+                    usual = not behind and now - since_s <= lanes.ack_wait_s(node_id)
+                lanes.acked_while_slow(place.tp, attempt.sent_s, usual=usual, now=now)
         if held_back:
             link.stalled_s = now
         elif waits_s and not behind:
-            lanes.sample(link.node_id, waits_s)
+            lanes.sample(node_id, waits_s)
         tps = [place.tp for place, _, _ in told]
         if waits_s and not held_back:
             lanes.answered(link, tps, now)
@@ -133,7 +137,7 @@ class Answers:
         if link.role is not Role.OPEN or self._hub.lanes.shared(link):
             return False
         lateness = self._hub.lanes.lateness
-        line_s = sum(lateness.expected_s(pending, link.served_s) for pending in link.pending)
+        line_s = lateness.line_s(link.pending, link.served_s)
         last_s = now - link.pending[-1].sent_s + line_s
         if last_s <= 2 * self._hub.lanes.ack_wait_s(link.node_id):
             return False

@@ -269,16 +269,17 @@ class Lanes:
             max(self._settings.ack_wait_s, USUAL_TIMES * _median(times_s))
         )
 
-    def acked(
-        self, tp: TopicPartition, node_id: int, sent_s: float, *, usual: bool, now: float
-    ) -> None:
-        """A request sent then was acked, in usual time or not."""
+    def acked(self, tp: TopicPartition, node_id: int, sent_s: float) -> None:
+        """A request sent then was acked."""
         self._acked[tp] = sent_s
         if self._slow:
             self._prove(tp, node_id, sent_s)
-        slow = self._slow.get(tp)
-        if slow is None:
-            return
+
+    def acked_while_slow(
+        self, tp: TopicPartition, sent_s: float, *, usual: bool, now: float
+    ) -> None:
+        """A request of a partition of the slow lane was acked, in usual time or not."""
+        slow = self._slow[tp]
         slow.seen_s = sent_s
         if not usual:
             slow.usual_since_s = None

@@ -11,7 +11,7 @@ with a late one, and always has a record when that has one, stays with it: nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 from outlast.engine.brokers import Pending
@@ -60,6 +60,12 @@ class Lateness:
             return unknown_s
         known = (self._of.get(place.tp) for place, _ in pending.batches)
         return max([unknown_s, *(took_s for took_s, _ in filter(None, known))])
+
+    def line_s(self, line: Collection[Pending], unknown_s: float) -> float:
+        """What these requests may take one after the other."""
+        if not self._of:
+            return unknown_s * len(line)
+        return sum(self.expected_s(pending, unknown_s) for pending in line)
 
     def apart(self, due: Sequence[Entry]) -> tuple[Sequence[Entry], Sequence[Entry]]:
         """The others, and the late."""
