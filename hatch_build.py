@@ -16,7 +16,7 @@ from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ENGINE = Path("src/outlast/engine")
-BESIDE = ("src/outlast/io/door.py",)
+BESIDE = ("src/outlast/io/door.py", "src/outlast/sending.py")
 # Values stay as they are: what users see must pickle, and compiled frozen dataclasses do not; and
 # messages name batches, whose file imports messages first (mypyc cannot wait for a class).
 INTERPRETED = {"__init__.py", "messages.py", "outcomes.py"}

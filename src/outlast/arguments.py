@@ -6,7 +6,7 @@ import inspect
 import operator
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from kafka.errors import MessageSizeTooLargeError
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 Headers = list[tuple[str, bytes]]
 
 OVERHEAD_BYTES = 61 + 21 + 11  # of a batch's header, a record, and varints of key and value
-_MAX_TIMESTAMP_MS = 2**63 - 1
+MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
 
 def bound_serializer(serializer: Any, name: str) -> Callable[..., Any] | None:
@@ -86,7 +86,7 @@ def checked_partition(partition: Any) -> int:
 
 def checked_timestamp(timestamp_ms: Any) -> int:
     """A record's own time."""
-    if type(timestamp_ms) is int and 0 <= timestamp_ms <= _MAX_TIMESTAMP_MS:
+    if type(timestamp_ms) is int and 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
         return timestamp_ms
     error = ValueError if type(timestamp_ms) is int else TypeError
     raise error(

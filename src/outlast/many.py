@@ -41,7 +41,7 @@ PLACES_KEPT = 1 << 16  # keys whose partition is remembered within a call
 
 
 class Refused(Protocol):
-    """Makes the delivery of records that were not taken (`KafkaProducer._refused`)."""
+    """Makes the delivery of records that were not taken (`Refusals.many`)."""
 
     def __call__(
         self,

@@ -6,8 +6,9 @@ parent is not called, and each of its public members is overridden (a test holds
 Rules:
 * The constructor never waits for a broker and never fails because of one; a bad argument raises
   before anything is started.
-* `send` is the hot path: checks by `type() is`, exact sizes only when a record may be too large,
-  no string is built unless something is wrong.
+* `send` is the hot path: what is usual about a record goes by way of `sending`. The rest checks by
+  `type() is`, takes exact sizes only when a record may be too large, and builds no string unless
+  something is wrong.
 * What kafka-python raises at once is raised at once, with its class and words; what it tells
   through the future, the future tells.
 * No decision about errors is made here.
@@ -26,7 +27,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import kafka
 from kafka.errors import BrokerResponseError, IllegalStateError
-from kafka.structs import TopicPartition
 from kafka.util import ensure_valid_topic_name
 
 from outlast import environment
@@ -42,16 +42,17 @@ from outlast.arguments import (
     header_size,
 )
 from outlast.config import DEFAULTS, LONGEST_S, NEWEST_API_VERSION, Config
-from outlast.errors import ClosedError, is_refusal, never_sent
-from outlast.future import Delivery, DeliveryFuture, Hearing
+from outlast.errors import ClosedError, is_refusal
+from outlast.future import DeliveryFuture, Hearing
 from outlast.io.waiting import in_loop, plainly
 from outlast.plain_settings import plain
+from outlast.refusals import Refusals
+from outlast.sending import Sending
 from outlast.transactions import InTransactions, TransactionManager
 
 if TYPE_CHECKING:
     from outlast.deliveries import Deliveries
     from outlast.engine.outcomes import Gap, Health, Stall
-    from outlast.many_records import RecordParts
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,6 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         self._surely_fits_bytes = self._max_request_bytes - OVERHEAD_BYTES
         self._hearing = Hearing(values["on_undelivered"])
         self._topics: set[str] = set()  # names that were found valid
-        self._refused_s: dict[str, float] = {}  # when the log was told that a topic is refused
         bootstrap = None
         if configs.get("bootstrap_timeout_ms", math.inf) < values["max_block_ms"]:
             bootstrap = assembly.Bootstrap(self, self._max_block_s)
@@ -105,6 +105,16 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         self._traced_headers = assembly.TracedHeaders
         self._closing = parts.closing
         self._transactions = parts.transactions
+        self._refusals = Refusals(str(self), self._hearing, parts.transactions, parts.driver)
+        self._send_usual = Sending(
+            parts.driver.append,
+            DeliveryFuture,
+            parts.send_spans.wanted,
+            self._topics,
+            surely_fits_bytes=self._surely_fits_bytes,
+            max_block_s=self._max_block_s,
+            unusual=self._serializes or parts.partitioner is not None,
+        ).send
         self._closed = False
 
     def __del__(self) -> None:
@@ -157,6 +167,28 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         """
         if self._closed:
             raise ClosedError("KafkaProducer already closed!")
+        future: DeliveryFuture | None
+        try:
+            future = self._send_usual(topic, value, key, headers, partition, timestamp_ms)
+        except BrokerResponseError as error:
+            return self._send_unusual(topic, value, key, headers, partition, timestamp_ms, error)
+        if future is not None:
+            return future
+        return self._send_unusual(topic, value, key, headers, partition, timestamp_ms)
+
+    _send_traced = send  # also where somebody wraps the public name, for spans of their own
+
+    def _send_unusual(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        refused: Exception | None = None,
+    ) -> DeliveryFuture:
+        """`send` in full. With `refused` it has been tried, and only the future is missing."""
         if value is None and key is None:
             raise ValueError("Need at least one: key or value")
         headers = _NO_HEADERS if headers is None else checked_headers(headers)
@@ -184,6 +216,8 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
 
         max_block_s = self._max_block_s
         try:
+            if refused is not None:
+                raise refused
             if partition is None and self._partitioner is not None:
                 asked = topic, key, key_bytes, value, value_bytes, headers
                 partition, max_block_s = self._partitioner.place(self._driver, max_block_s, *asked)
@@ -195,10 +229,8 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
             if not is_refusal(error):
                 raise
             record = timestamp_ms, key_bytes, value_bytes, tuple(headers)
-            delivery, index = self._refused(error, topic, partition, record), 0
+            delivery, index = self._refusals.one(error, topic, partition, record), 0
         return DeliveryFuture(delivery, index, timestamp_ms, key_size, value_size, headers_size)
-
-    _send_traced = send  # also where somebody wraps the public name, for spans of their own
 
     async def send_async(
         self,
@@ -230,7 +262,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
                     f"{type(self).__name__}.send() sends more than the record whose future it "
                     "returns, and send_async() can wait for that one only: use send() in a thread"
                 )
-        return await future._taken(self._refused)
+        return await future._taken(self._refusals.one)
 
     def send_many(
         self,
@@ -286,7 +318,9 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         limits = self._max_request_bytes, self._buffer_bytes
         rest = keys, partition, timestamp_ms, serialize, limits
         records = Records(topic, values, headers, *rest, keep=self._partitioner is not None)
-        return take(records, self._driver, self._partitioner, self._max_block_s, self._refused_many)
+        return take(
+            records, self._driver, self._partitioner, self._max_block_s, self._refusals.many
+        )
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what is buffered without lingering, and wait until all of it is settled.
@@ -410,38 +444,3 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
     def _check_topic(self, topic: Any) -> None:
         ensure_valid_topic_name(topic)
         self._topics.add(topic)
-
-    def _refused(
-        self, error: Exception, topic: str, partition: int | None, record: RecordParts
-    ) -> Delivery:
-        """Not taken, and the future tells: as in kafka-python, where the cluster will not have the
-        topic.
-        """
-        return self._refused_many(error, topic, partition, 1, [record], by_cluster=True)
-
-    def _refused_many(
-        self,
-        error: Exception,
-        topic: str,
-        partition: int | None,
-        count: int,
-        records: Iterable[RecordParts],
-        *,
-        by_cluster: bool,
-    ) -> Delivery:
-        """For `send_many`, also where others were taken before."""
-        from outlast.assembly import EPISODE_S, Record
-        from outlast.io.thread import Refused
-
-        since_s = time.monotonic() - self._refused_s.get(topic, -EPISODE_S)
-        if by_cluster and since_s >= EPISODE_S:
-            self._refused_s[topic] = time.monotonic()
-            log.error("%s: cannot write to topic %s: %s", self, topic, str(error))
-        topic_partition = TopicPartition(topic, partition)
-        delivery = Delivery.refused(topic_partition, never_sent(error), count, self._hearing)
-        self._transactions.refused(str(error))
-        if self._hearing.on_undelivered is not None:
-            given_back = [Record(index, *record) for index, record in enumerate(records)]
-            give_back = partial(delivery.give_back, given_back)
-            self._driver.give_back(Refused(delivery, count, give_back))
-        return delivery

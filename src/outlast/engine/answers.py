@@ -227,12 +227,8 @@ class Answers:
             )
 
     def _judge(self, error_code: int, base_offset: int, batch: Batch) -> Judgement:
-        return judge(
-            error_code,
-            base_offset,
-            records=batch.count,
-            transactional=self._hub.limits.transactional,
-        )
+        transactional = self._hub.limits.transactional
+        return judge(error_code, base_offset, records=batch.count, transactional=transactional)
 
     @staticmethod
     def _speaks_of_the_question(judgement: Judgement) -> bool:

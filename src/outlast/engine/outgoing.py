@@ -186,9 +186,10 @@ class Outgoing:
             return settings.max_in_flight
         expected_s = (lateness.expected_s(pending) for pending in link.pending)
         late_s = max(expected_s, default=0.0) - link.quickest_s
-        if late_s * settings.max_in_flight <= settings.ack_wait_s:
+        ack_wait_s = self._hub.lanes.ack_wait_s(link.node_id)
+        if late_s * settings.max_in_flight <= ack_wait_s:
             return settings.max_in_flight
-        return max(1, int(settings.ack_wait_s / late_s))
+        return max(1, int(ack_wait_s / late_s))
 
     def _send_in_turn(self, link: Link, due: Sequence[Due], now: float) -> None:
         """A request of the first group that has one. Bytes that are being compressed are waited

@@ -18,9 +18,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence, Sized
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
-from opentelemetry import propagate
+from opentelemetry import context as contexts, propagate
 from opentelemetry.context import Context, get_current
 from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import (
@@ -120,6 +121,14 @@ class TracedHeaders(list[Header]):
         return theirs if self.ours and carries_trace(theirs) else self
 
 
+def _current_context() -> Callable[[], object]:
+    """What looks the context up, for each record: `get_current` without its two calls of Python.
+    Contexts that are kept otherwise (OTEL_PYTHON_CONTEXT) are asked as usual.
+    """
+    kept = getattr(getattr(contexts, "_RUNTIME_CONTEXT", None), "_current_context", None)
+    return kept.get if isinstance(kept, ContextVar) else get_current
+
+
 class SendSpans:
     """Makes one producer's `send` spans.
 
@@ -139,7 +148,7 @@ class SendSpans:
         self._gaps = gaps
         self._mode = mode
         self.wanted: Callable[[], object] = {
-            WITH_PARENT: get_current,
+            WITH_PARENT: _current_context(),
             ALWAYS: lambda: True,
             NEVER: lambda: False,
         }[mode]
