@@ -603,6 +603,20 @@ def test_a_call_keeps_its_time_and_may_be_made_again(cluster: ClusterServer, mak
     until_done(producer.abort_transaction)
 
 
+def test_a_call_that_ran_into_its_time_names_the_answer_that_it_got(
+    cluster: ClusterServer, make: Make
+) -> None:
+    """A topic may be there soon: what its offsets wait for can be seen meanwhile."""
+    producer = make(max_block_ms=300)
+    producer.begin_transaction()
+    offsets = {TopicPartition("nowhere", 0): OffsetAndMetadata(5, "", -1)}
+    with pytest.raises(KafkaTimeoutError, match="only answered UnknownTopicOrPartitionError"):
+        producer.send_offsets_to_transaction(offsets, "readers")
+    until_done(producer.abort_transaction)
+    transact(producer, "a")
+    until_seen(cluster, "a")
+
+
 # --- what joins -----------------------------------------------------------------------------------
 
 

@@ -91,12 +91,12 @@ class Sender:
 
     # --- the application ------------------------------------------------------------------------
 
-    def cancel_wait(self, ticket: int, now: float) -> None:
-        """The caller gave up waiting."""
+    def cancel_wait(self, ticket: int, now: float) -> int:
+        """The caller gave up waiting. Returns a coordinator's last error code; 0: none."""
         if self.transactions is not None and ticket < 0:
-            self.transactions.gave_up(ticket, now)
-            return
+            return self.transactions.gave_up(ticket, now)
         self._intake.cancel_wait(ticket, now)
+        return 0
 
     def _guarded(self, take: Take, others: int) -> Take:
         """Records are taken within a transaction only, where there are transactions. The ticket is

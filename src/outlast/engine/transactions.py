@@ -13,10 +13,9 @@ lost, or something that was sent is not certain, the transaction *fails*: nothin
 after `abort_transaction()` the producer takes its next epoch (InitProducerId with its own id:
 KIP-360). That keeps late copies out, and all partitions number from 0.
 
-A coordinator that refuses the epoch has seen a newer producer of the same id, or it has given the
-transaction up, its time being over. Where that time has not passed it is the first, and that is
-final. Else the next epoch is asked for: that fails only if there is a newer one. (Asked too soon it
-would abort what the newer one has open.)
+A coordinator that refuses the epoch has seen a newer producer of the same id, or given up the
+transaction, its time being over. Before that time it is the first, and final. After it the next
+epoch is asked for: that fails only if there is a newer one (sooner it would abort what that has).
 
 Rules
 -----
@@ -189,10 +188,11 @@ class Transactions:
         self.state = after(self.state, Event.LOST)
         raise error
 
-    def gave_up(self, ticket: int, now: float) -> None:
-        """A call ran into its time-out: that is told by its gap, if there is one."""
-        if self.waiters.forget(ticket):
+    def gave_up(self, ticket: int, now: float) -> int:
+        """A call ran into its time-out. Returns a coordinator's last error code; 0: none."""
+        if self.waiters.forget(ticket):  # its gap tells, if there is one
             self._hub.tell(self._hub.recorder.send_refused(self.unit, now))
+        return self.errands.last_error_code
 
     def _raise_failure(self, ticket: int = 0) -> None:
         if self._error is not None and self.state in (State.ABORTABLE, State.FATAL):

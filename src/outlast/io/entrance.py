@@ -351,13 +351,14 @@ class Entrance:
         return None
 
     def _cancel(self, topic: str, ticket: int) -> int:
-        """Nobody waits with this ticket any more; returns what the brokers say of the topic."""
+        """Nobody waits with this ticket any more; returns what the brokers say of the topic, or a
+        coordinator of what it was asked.
+        """
         with self._lock:
             self._waiters.pop(ticket, None)
             now = self._clock()
             if ticket < 0:  # a transaction's
-                self._sender.cancel_wait(ticket, now)
-                return 0
+                return self._sender.cancel_wait(ticket, now)
             known = self._sender.partitions_for(topic, now, ticket)
             self._sender.cancel_wait(ticket, now)
             self._nudge()

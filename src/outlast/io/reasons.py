@@ -64,9 +64,12 @@ class Reasons:
         """What was missing ('memory', 'share', 'metadata', 'transaction'), and what to do then."""
         limit = f"within max_block_ms={max_block_s * 1000:g}"
         if missing == "transaction":
+            answer = "has not answered"
+            if error_code:
+                answer = f"has only answered {kafka_errors.for_code(error_code).__name__}"
             return (
-                f"{topic}: the coordinator has not answered {limit}; what was asked of it goes on: "
-                "make the same call again, or look at producer.gaps()"
+                f"{topic}: the coordinator {answer} {limit}; what was asked of it goes on: make "
+                "the same call again, or look at producer.gaps()"
             )
         if missing == "memory":
             return (
