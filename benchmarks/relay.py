@@ -112,7 +112,7 @@ class _Relaying:
             self._server = None
         for end in list(self.ends):
             end.transport.abort()
-        while self.ends:  # the ports are free when all have heard of it
+        while self.ends:  # noqa: ASYNC110 - the ports are free when all have heard of it
             await asyncio.sleep(0)
         return time.monotonic()
 
@@ -138,7 +138,7 @@ class _End(asyncio.Protocol):
         self._waiting: deque[bytes] = deque()  # in order, whatever order timers go off in
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        self.transport = cast("asyncio.Transport", transport)
         self._relaying.ends.add(self)
         if self._other is None:
             self._dialling = asyncio.ensure_future(self._relaying.dial(self))

@@ -353,9 +353,9 @@ def _curve(
     only: Mapping[int, tuple[str, ...]] | None = None,
 ) -> Scenario:
     cases: tuple[Case, ...] = ()
-    for point in points:
+    for point, its in points.items():
         clients = PYTHONIC if only is None else only.get(point, PYTHONIC)
-        job = {"seconds": scale.curve_seconds, **SMALL, **points[point]}
+        job = {"seconds": scale.curve_seconds, **SMALL, **its}
         cases += _cases(clients, str(point), "mock", **job)
     curve = Curve("us_per_record", axis, log)
     return Scenario(name, title, cases, (BURST[1],), runs=1, curve=curve)

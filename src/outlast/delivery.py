@@ -77,7 +77,8 @@ OnUndelivered = Callable[[Undelivered], object]
 # The producer whose callbacks this thread is running, as its Hearing.
 _running = threading.local()
 if hasattr(os, "register_at_fork"):  # a child that is forked in a callback has gone out of it
-    os.register_at_fork(after_in_child=lambda: _running.__dict__.clear())
+    # each thread has a __dict__ of its own: it is looked up there and then
+    os.register_at_fork(after_in_child=lambda: _running.__dict__.clear())  # noqa: PLW0108
 
 
 class Hearing:

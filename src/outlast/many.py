@@ -128,7 +128,7 @@ class _Way(ABC):
                         return
                     count = taken.count
                     mine = indices if count == len(indices) else indices[at : at + count]
-                    self.note(cast(Delivery, taken.batch.delivery), taken.first, mine)
+                    self.note(cast("Delivery", taken.batch.delivery), taken.first, mine)
                     begin += count
                     at += count
         except BlockedError as error:
@@ -302,7 +302,7 @@ class _Keyed(_ByPartition):
                 if taken is None:
                     self._sort_in(self.rest())
                     return
-                self.note(cast(Delivery, taken.batch.delivery), taken.first, (index,))
+                self.note(cast("Delivery", taken.batch.delivery), taken.first, (index,))
         except _NOT_TAKEN as error:
             if not self.lose_rest(error):
                 raise

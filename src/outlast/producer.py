@@ -125,7 +125,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
     def __enter__(self) -> KafkaProducer:
         return self
 
-    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
+    def __exit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
         self.close()
 
     def __str__(self) -> str:

@@ -95,7 +95,8 @@ def test_long_names_in_tables_may_break() -> None:
 def told_commands() -> Iterator[tuple[str, str]]:
     """Page and arguments of each `outlast …` in a block of code."""
     for page in DOCUMENTS:
-        for block in re.findall(r"^```(?:console|bash)\n(.*?)^```$", text_of(page), re.M | re.S):
+        flags = re.MULTILINE | re.DOTALL
+        for block in re.findall(r"^```(?:console|bash)\n(.*?)^```$", text_of(page), flags):
             whole = block.replace("\\\n", "")
             for line in re.findall(r"^(?:\$ )?(outlast [^|#>\n]*)", whole, re.MULTILINE):
                 yield page.name, line

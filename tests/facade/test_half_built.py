@@ -32,7 +32,7 @@ def held() -> tuple[int, int]:
     return threading.active_count(), psutil.Process().num_fds()
 
 
-@pytest.mark.parametrize("keywords", BAD, ids=lambda keywords: ",".join(keywords))
+@pytest.mark.parametrize("keywords", BAD, ids=",".join)
 def test_nothing_stays_of_a_producer_that_was_refused(keywords: dict[str, Any]) -> None:
     before = held()
     with pytest.raises(KafkaConfigurationError):

@@ -92,7 +92,7 @@ class TestAll:
     def test_what_is_shown_elsewhere_is_there(self, name: str) -> None:
         path, _, test = ELSEWHERE[name].partition("::")
         text = (TESTS / path).read_text(encoding="utf-8")
-        assert re.search(rf"^ *(class|def) {test}\b", text, re.M)
+        assert re.search(rf"^ *(class|def) {test}\b", text, re.MULTILINE)
 
 
 @pytest.fixture

@@ -356,7 +356,7 @@ class TestBehaviourTable:
         section = (
             PAGE.read_text(encoding="utf-8").partition("## Behaviour")[2].partition("\n## ")[0]
         )
-        return re.findall(r"^\| (?!kafka-python|---)(.*)", section, re.M)
+        return re.findall(r"^\| (?!kafka-python|---)(.*)", section, re.MULTILINE)
 
     def test_each_row_is_shown_by_a_test_and_each_test_shows_a_row(self) -> None:
         for row in self.rows():
@@ -368,13 +368,13 @@ class TestBehaviourTable:
     def test_the_test_is_there(self, begin: str) -> None:
         path, _, name = SHOWN[begin].partition("::")
         text = (PAGE.parents[1] / "tests" / path).read_text(encoding="utf-8")
-        assert not name or re.search(rf"^ *(class|def) {name}\b", text, re.M)
+        assert not name or re.search(rf"^ *(class|def) {name}\b", text, re.MULTILINE)
 
 
 class TestSettingsTable:
     def test_has_every_keyword_that_differs_and_no_other(self) -> None:
         section = PAGE.read_text(encoding="utf-8").partition("## Settings")[2]
-        listed = re.findall(r"^\| `(\w+)` \|", section, re.M)
+        listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
         theirs, ours = THEIRS.DEFAULT_CONFIG, OURS.DEFAULT_CONFIG
         new = set(ours) - set(theirs)
         changed = {name for name in theirs if repr(ours[name]) != repr(theirs[name])}

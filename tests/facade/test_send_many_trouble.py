@@ -561,7 +561,7 @@ def test_a_close_in_the_middle_fails_the_rest(
     [many] = done
     failed = many.failed(10)
     assert account.given_back
-    assert sorted(account.values) == sorted(VALUES[index] for index, _ in failed)  # type: ignore
+    assert sorted(account.values) == sorted(VALUES[index] for index, _ in failed)
     never = [index for index, error in failed if error.outcome is Outcome.NEVER_SENT]
     first = never[0]
     assert never == list(range(first, 2_000))

@@ -20,11 +20,12 @@ def test_what_the_table_names_exists() -> None:
         assert (TESTS / path).exists(), path
         text = (TESTS / path).read_text(encoding="utf-8")
         for part in filter(None, test.split("::")):
-            assert re.search(rf"^ *(class|def|async def) {part}\b", text, re.M), f"{path}::{test}"
+            found = re.search(rf"^ *(class|def|async def) {part}\b", text, re.MULTILINE)
+            assert found, f"{path}::{test}"
 
 
 def test_every_case_with_a_test_has_its_row() -> None:
-    rows = re.findall(r"^\| (B\d\d) ", PAGE, re.M)
+    rows = re.findall(r"^\| (B\d\d) ", PAGE, re.MULTILINE)
     assert len(rows) == len(set(rows)) == CASES
     for file in (TESTS / "field").glob("test_b*.py"):
         for case in re.findall(r"def test_(b\d\d)_", file.read_text(encoding="utf-8")):

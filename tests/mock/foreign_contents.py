@@ -169,7 +169,7 @@ def assert_all_read(world: Judged, topic: str, expected: Contents) -> None:
 
 def _short(seen: Seen) -> Any:
     """What a failure need not print is left out."""
-    return seen._replace(value=seen.value and (len(seen.value), seen.value[:20]))  # type: ignore
+    return seen._replace(value=seen.value and (len(seen.value), seen.value[:20]))
 
 
 # --- stories --------------------------------------------------------------------------------------

@@ -119,7 +119,8 @@ def ended(producer: KafkaProducer) -> list:
 
 def test_gaps_are_true(server: ClusterServer, producer: KafkaProducer) -> None:
     """One per affected partition, none on others; begin and end within 50 ms of the cluster's own
-    log; phases add up."""
+    log; phases add up.
+    """
     moved = 3
     victim = server.leader(TOPIC, 0)[0]
     led = {p for p in range(6) if server.leader(TOPIC, p)[0] == victim}

@@ -144,7 +144,7 @@ class Entrance:
                     if self.door.asleep and self._sender.attention:
                         self._nudge()
                     return got
-                self._sender.forget(cast(Waiting, got).ticket)  # it will have another
+                self._sender.forget(cast("Waiting", got).ticket)  # it will have another
         except BaseException:
             self.cut_off(got)
             raise
@@ -313,7 +313,7 @@ class Entrance:
         if self.in_callback:
             wait.max_block_s, wait.last_s = 0.0, self._clock()  # it would wait for itself
         while (got := self.look(wait)) is None:
-            flag, left_s = cast(Flag, wait.waiter), self.left_s(wait)
+            flag, left_s = cast("Flag", wait.waiter), self.left_s(wait)
             if look_s is None or wait.waiting.reason != "memory":
                 flag.wait(left_s)
             elif not flag.wait(min(left_s, look_s)):

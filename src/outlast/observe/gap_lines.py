@@ -119,7 +119,7 @@ class GapLines:
             spans = [span for e in episodes if (span := self._span(e)) is not None]
             numbers = [episode.number for episode in episodes]
             between = f"{min(numbers)}–{max(numbers)}"
-            what = kind.split()[0]
+            what = kind.split(maxsplit=1)[0]
             trace = f", first trace_id {spans[0][0]}" if spans else ""
             yield Line(
                 kind,
@@ -136,7 +136,7 @@ class GapLines:
             yield self._single(kind, level, episode, one(episode))
 
     def _single(self, kind: str, level: int, episode: Episode, text: str) -> Line:
-        what = kind.split()[0]
+        what = kind.split(maxsplit=1)[0]
         trace_id, span_id = self._span(episode) or (None, None)
         trace = f", trace_id {trace_id}" if trace_id and kind == "gap opened" else ""
         extra = {
@@ -285,7 +285,7 @@ def _lengths(episodes: Sequence[Episode]) -> str:
 
 
 def _clock(episode: Episode) -> str:
-    return datetime.fromtimestamp(episode.begin_unix_s).isoformat(" ", "milliseconds")
+    return datetime.fromtimestamp(episode.begin_unix_s).isoformat(" ", "milliseconds")  # noqa: DTZ006 - as the log has it
 
 
 _WORDS: dict[str, tuple[int, Callable[[Any], str], Callable[[Sequence[Any]], str]]] = {

@@ -360,7 +360,6 @@ class _Follower:
 
 def judge(records: Sequence[SentRecord], copies: Mapping[int, Sequence[Found]]) -> DeliveryVerdict:
     """Compare what was told of records with where they were found, by number."""
-
     acked = [r for r in records if r.state == "acked"]
     found = {r.number: copies.get(r.number, ()) for r in records}
     return DeliveryVerdict(

@@ -114,7 +114,7 @@ class _Watched:
         self._producer.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> Any:
+    def __exit__(self, *error: object) -> Any:
         return self._producer.__exit__(*error)
 
 
@@ -284,7 +284,7 @@ class _WatchedAio(_Watched):
         await self._producer.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> Any:
+    async def __aexit__(self, *error: object) -> Any:
         return await self._producer.__aexit__(*error)
 
     async def send(
