@@ -61,9 +61,10 @@ bench: $(VENV)/.bench java ## outlast beside other clients: docs/performance.md 
 bench-short: $(VENV)/.dev java ## one short run of each of these (3 minutes); changes nothing
 	$(BIN)/python -m benchmarks.run --short --results .bench/short
 
-bench-failover: $(VENV)/.bench java javac ## failovers on Kafka and the mock, the same page
+bench-failover: $(VENV)/.bench java javac ## failovers on Kafka and the mock, the same page and README (35 minutes)
 	mkdir -p .bench
 	$(BIN)/python -m benchmarks.failover >.bench/failover.jsonl
+	$(BIN)/python -m benchmarks.neighbours --runs 3 --clients outlast,kafka-python,aiokafka,confluent-kafka,java >.bench/neighbours.jsonl
 	$(BIN)/python -m benchmarks.report
 
 profile: $(VENV)/.dev ## where send() spends its time, against a mock cluster in another process

@@ -4,7 +4,8 @@
     python -m benchmarks.report --results FOLDER
 
 A table stands between two marks; what was not measured stays as it is. Lines of short runs are
-refused: their figures are no figures. benchmarks/failover.py makes its own from `failover.jsonl`.
+refused: their figures are no figures. benchmarks/failover.py makes its own from `failover.jsonl`,
+and benchmarks/in_short.py that of the README from this and `neighbours.jsonl`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import failover, summary
+from benchmarks import failover, in_short, summary
 from benchmarks.run import RESULTS, ROOT
 from benchmarks.scenarios import FULL, SCENARIOS, Scenario
 from benchmarks.summary import Run
 
 PAGE = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
 PICTURES = ROOT / "docs" / "performance"
 
 
-def put(name: str, text: str) -> None:
+def put(name: str, text: str, path: Path = PAGE) -> None:
     """Put a table, or whatever text, between the marks of that name."""
-    page = PAGE.read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8")
     begin, end = f"<!-- table: {name} (make bench) -->", "<!-- end -->"
     marks = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     made, count = marks.subn(lambda _: f"{begin}\n{text}\n{end}", page)
     if count != 1:
-        raise ValueError(f"{PAGE.name} needs one pair of marks {begin} … {end}")
-    PAGE.write_text(made, encoding="utf-8")
+        raise ValueError(f"{path.name} needs one pair of marks {begin} … {end}")
+    path.write_text(made, encoding="utf-8")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -54,6 +56,11 @@ def read(results: Path, scenario: Scenario) -> list[Run]:
     if any(run.get("short", True) for run in runs):
         raise SystemExit(f"{path} has lines of short runs: take it away, or measure it again")
     return runs
+
+
+def _lines(path: Path) -> list[Run]:
+    text = path.read_text("utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def figures(scenario: Scenario, runs: Sequence[Run]) -> str:
@@ -100,10 +107,10 @@ def main() -> None:
     for scenario, runs in measured:
         if runs and scenario.curve is None:
             put(scenario.name, figures(scenario, runs))
-    lines = results / "failover.jsonl"
-    if lines.exists():
-        runs = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
-        put("failover", failover.tables(runs))
+    failovers, neighbours = (_lines(results / f"{n}.jsonl") for n in ("failover", "neighbours"))
+    if failovers:
+        put("failover", failover.tables(failovers))
+        put("in short", in_short.table(failovers, neighbours), README)
     from benchmarks import plots  # what draws is installed with the extra `bench` alone
 
     found = {scenario.name: (scenario, runs) for scenario, runs in measured if runs}
