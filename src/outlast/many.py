@@ -17,9 +17,9 @@ import time
 from abc import ABC, abstractmethod
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kafka.errors import BrokerResponseError, IllegalStateError
 
@@ -28,32 +28,17 @@ from outlast.delivery import Delivery
 from outlast.engine.partitioner import keyed_partition
 from outlast.engine.run import Run
 from outlast.errors import BlockedError, is_refusal
-from outlast.many_records import RecordParts, Records as Records
+from outlast.many_records import Records as Records
 
 if TYPE_CHECKING:
     from outlast.engine.intake import Taken
     from outlast.io.thread import Driver
     from outlast.partitioning import UserPartitioner
+    from outlast.refusals import Refusals
 
 FEW = 48  # records with keys that are quicker put one by one
 KEYED_AT_ONCE = 4096  # records that are put in order of their partitions together
 PLACES_KEPT = 1 << 16  # keys whose partition is remembered within a call
-
-
-class Refused(Protocol):
-    """Makes the delivery of records that were not taken (`Refusals.many`)."""
-
-    def __call__(
-        self,
-        error: Exception,
-        topic: str,
-        partition: int | None,
-        count: int,
-        records: Iterable[RecordParts],
-        *,
-        by_cluster: bool,
-    ) -> Delivery:
-        """`records`: timestamp, key, value, headers of each; read if somebody wants them back."""
 
 
 def take(
@@ -61,17 +46,17 @@ def take(
     driver: Driver,
     partitioner: UserPartitioner | None,
     max_block_s: float,
-    refused: Refused,
+    refusals: Refusals,
 ) -> Deliveries:
     """Put the records into the buffer.
 
     Raises: as `send`, where the first one cannot be taken. And whatever a signal handler raises.
     """
     if partitioner is not None and records.partition is None:
-        return _Placed(records, driver, max_block_s, refused, partitioner).taken()
+        return _Placed(records, driver, max_block_s, refusals, partitioner).taken()
     if records.keys is not None and records.partition is None:
-        return _Keyed(records, driver, max_block_s, refused).taken()
-    return _InOrder(records, driver, max_block_s, refused).taken()
+        return _Keyed(records, driver, max_block_s, refusals).taken()
+    return _InOrder(records, driver, max_block_s, refusals).taken()
 
 
 # What the driver raises. The record is not in the buffer then, nor are those behind it. All else is
@@ -85,13 +70,13 @@ class _Way(ABC):
     patient = False  # waits for a partition that is held up before others have had their turn
 
     def __init__(
-        self, records: Records, driver: Driver, max_block_s: float, refused: Refused
+        self, records: Records, driver: Driver, max_block_s: float, refusals: Refusals
     ) -> None:
         self.records = records
         self.driver = driver
         self.left_s = self._max_block_s = max_block_s  # for all waiting
         self.over = False  # the rest is lost: nothing more is tried
-        self._refused = refused
+        self._refusals = refusals
 
     @abstractmethod
     def note(self, delivery: Delivery, first: int, indices: Sequence[int]) -> None:
@@ -173,7 +158,7 @@ class _Way(ABC):
         if not (by_cluster or self.noted()):
             return False
         records, count = self.records.at(indices), len(indices)
-        delivery = self._refused(
+        delivery = self._refusals.many(
             error, self.records.topic, partition, count, records, by_cluster=by_cluster
         )
         self.note(delivery, 0, indices)
@@ -361,10 +346,10 @@ class _Placed(_ByPartition):
         records: Records,
         driver: Driver,
         max_block_s: float,
-        refused: Refused,
+        refusals: Refusals,
         partitioner: UserPartitioner,
     ) -> None:
-        super().__init__(records, driver, max_block_s, refused)
+        super().__init__(records, driver, max_block_s, refusals)
         self._partitioner = partitioner
 
     def send_each(self) -> None:

@@ -318,9 +318,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         limits = self._max_request_bytes, self._buffer_bytes
         rest = keys, partition, timestamp_ms, serialize, limits
         records = Records(topic, values, headers, *rest, keep=self._partitioner is not None)
-        return take(
-            records, self._driver, self._partitioner, self._max_block_s, self._refusals.many
-        )
+        return take(records, self._driver, self._partitioner, self._max_block_s, self._refusals)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what is buffered without lingering, and wait until all of it is settled.

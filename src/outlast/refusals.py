@@ -60,7 +60,9 @@ class Refusals:
         *,
         by_cluster: bool,
     ) -> Delivery:
-        """For `send_many`, also where others were taken before."""
+        """For `send_many`, also where others were taken before. `records` are read if somebody
+        wants them back.
+        """
         from outlast.assembly import EPISODE_S, Record
         from outlast.io.thread import Refused
 
