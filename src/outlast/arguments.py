@@ -14,6 +14,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 Headers = list[tuple[str, bytes]]
 
 OVERHEAD_BYTES = 61 + 21 + 11  # of a batch's header, a record, and varints of key and value
+NO_HEADERS: Final[Headers] = []  # never handed out to code that could change it
 MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
 

@@ -31,6 +31,7 @@ from kafka.util import ensure_valid_topic_name
 
 from outlast import environment
 from outlast.arguments import (
+    NO_HEADERS,
     OVERHEAD_BYTES,
     Headers,
     as_bytes,
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
     from outlast.engine.outcomes import Gap, Health, Stall
 
 log = logging.getLogger(__name__)
-
-_NO_HEADERS: Headers = []  # never handed out to code that could change it
 
 
 class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
@@ -191,7 +190,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         """`send` in full. With `refused` it has been tried, and only the future is missing."""
         if value is None and key is None:
             raise ValueError("Need at least one: key or value")
-        headers = _NO_HEADERS if headers is None else checked_headers(headers)
+        headers = NO_HEADERS if headers is None else checked_headers(headers)
         if self._wants_span() and type(headers) is not self._traced_headers:
             arguments = topic, value, key, headers, partition, timestamp_ms
             return self._send_spans.around(self._send_traced, *arguments)
@@ -428,7 +427,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         self, topic: str, headers: Headers, key: Any, value: Any
     ) -> tuple[Headers, Any, Any]:
         """Serializers may add headers, as in kafka-python; not to our empty list."""
-        if headers is _NO_HEADERS:
+        if headers is NO_HEADERS:
             headers = []
         if self._serialize_key is not None:
             key = plainly(self._serialize_key, topic, headers, key)

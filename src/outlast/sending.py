@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, final
 
-from outlast.arguments import MAX_TIMESTAMP_MS
-
-_NO_HEADERS: Final[tuple[()]] = ()
+from outlast.arguments import MAX_TIMESTAMP_MS, NO_HEADERS
 
 
 @final
@@ -93,6 +91,6 @@ class Sending:
         elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
             return None
         batch, index = self._append(
-            topic, partition, key, value, _NO_HEADERS, timestamp_ms, self._max_block_s
+            topic, partition, key, value, NO_HEADERS, timestamp_ms, self._max_block_s
         )
         return self._new_future(batch.delivery, index, timestamp_ms, key_size, value_size, -1)
