@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outlast.testing.cluster_settings import FAST, KRAFT, ClusterSettings
     from outlast.testing.delivery import DeliveryLedger, DeliveryVerdict, SentRecord
+    from outlast.testing.designs import DESIGNS, DETACHED, HOSTED, MAJORITY, QUEUE
     from outlast.testing.faults import (
         Blackhole,
         ConnectionLimit,
@@ -41,8 +42,13 @@ if TYPE_CHECKING:
     from outlast.testing.simulation import Simulation, SimulationError
 
 __all__ = [
+    "DESIGNS",
+    "DETACHED",
     "FAST",
+    "HOSTED",
     "KRAFT",
+    "MAJORITY",
+    "QUEUE",
     "Blackhole",
     "ClusterSettings",
     "ConnectionLimit",
@@ -77,14 +83,19 @@ __all__ = [
 
 _HOMES = {
     "ClusterSettings": "cluster_settings",
+    "DESIGNS": "designs",
+    "DETACHED": "designs",
     "DeliveryLedger": "delivery",
     "DeliveryVerdict": "delivery",
     "FAST": "cluster_settings",
+    "HOSTED": "designs",
     "KRAFT": "cluster_settings",
     "LogRecord": "request_log",
+    "MAJORITY": "designs",
     "MockCluster": "mock_kafka",
     "NetworkSettings": "network",
     "PartitionStatus": "mock_kafka",
+    "QUEUE": "designs",
     "RequestRecord": "request_log",
     "SentRecord": "delivery",
     "Simulation": "simulation",

@@ -276,7 +276,10 @@ def _elect(cluster: MockCluster, name: str, index: int, election: int, now: floa
             return ELECTION_NOT_NEEDED
         if wanted not in state.isr or wanted not in usable:
             return PREFERRED_LEADER_NOT_AVAILABLE
-        cluster.move_leader(name, index, wanted, now, deny_s=None)
+        try:
+            cluster.move_leader(name, index, wanted, now, deny_s=None)
+        except ValueError:  # most others do not run, and leaders are elected by a majority
+            return PREFERRED_LEADER_NOT_AVAILABLE
         return 0
     if state.leader != -1:
         return ELECTION_NOT_NEEDED

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
+from functools import partial
 from uuid import UUID
 
 from kafka.protocol.api_message import ApiMessage
@@ -27,12 +28,13 @@ from outlast.testing import (  # (three register their handlers)
     apis_produce,  # noqa: F401
     apis_transactions,  # noqa: F401
     coordinator_log,
+    elections,
 )
 from outlast.testing.apis import HANDLERS, Handler, is_topic_name
 from outlast.testing.batches import StoredBatch, TopicRules
 from outlast.testing.cluster_settings import FAST, KRAFT, ClusterSettings, Random, draw, longest
 from outlast.testing.connection import Answer, Close, Connection, Exchange
-from outlast.testing.controller import Change, Controller, Election, Topic
+from outlast.testing.controller import Change, Controller, Election, Topic, place
 from outlast.testing.faults import Blackhole, Fault
 from outlast.testing.lifecycle import Lifecycle
 from outlast.testing.node import Node
@@ -85,6 +87,7 @@ class MockCluster:
             self._spread,
             unclean=settings.unclean_election,
             eligible=settings.eligible_leader_replicas,
+            electable=None if settings.acks_all == "isr" else partial(elections.electable, self),
         )
         self._serving = Serving(self)
         self._lifecycle = Lifecycle(self, self._controller, self._serving)
@@ -102,14 +105,15 @@ class MockCluster:
         """A client connects. False: refused, as the node is down. A paused node accepts (A25)."""
         now = self._enter(now)
         node = self.nodes[node_id]
-        if node.running:
+        if accepted := self.listens(node_id):
             self._serving.opened(node, connection, now)
         self._serving.drain(now)
-        return node.running
+        return accepted
 
     def listens(self, node_id: int) -> bool:
         """Would a connect be accepted?"""
-        return self.nodes[node_id].running
+        node = self.nodes[node_id]
+        return node.running or node.silent
 
     def hangs(self, node_id: int, now: float) -> bool:
         """Would a connect get no answer at all? (Fault `Blackhole`; ask before `opened`.)"""
@@ -166,7 +170,7 @@ class MockCluster:
             raise ValueError(f"topic name is {name!r}; allowed are 1 to 249 of a-z A-Z 0-9 . _ -")
         if name in self.topics:
             raise ValueError(f"topic {name!r} exists; delete it first, or choose another name")
-        replicas = self._assign(partitions, replication, assignment)
+        replicas = place(list(self.nodes), partitions, replication, assignment)
         limit = self.settings.max_message_bytes if max_message_bytes is None else max_message_bytes
         rules = TopicRules(limit, compacted, log_append_time)
         topic = Topic(name, UUID(int=self.rng.getrandbits(128)), min_isr, rules)
@@ -187,11 +191,11 @@ class MockCluster:
         """
         now = self._enter(now)
         topic = self.topics[name]
-        have = len(topic.partitions)
+        have, nodes = len(topic.partitions), list(self.nodes)
         if assignment is None:
-            replicas = self._assign(total, len(topic.partitions[0].replicas), None)[have:]
+            replicas = place(nodes, total, len(topic.partitions[0].replicas), None)[have:]
         else:
-            replicas = self._assign(total - have, None, assignment)
+            replicas = place(nodes, total - have, None, assignment)
         self._controller.create(topic, replicas, now)
         self._serving.drain(now)
 
@@ -207,31 +211,6 @@ class MockCluster:
         now = self._enter(now)
         self._controller.delete(self.topics[name], now)
         self._serving.drain(now)
-
-    def _assign(
-        self,
-        partitions: int,
-        replication: int | None,
-        assignment: Sequence[Sequence[int]] | None,
-    ) -> list[tuple[int, ...]]:
-        ids = list(self.nodes)
-        if assignment is None:
-            count = min(3, len(ids)) if replication is None else replication
-            if not 1 <= count <= len(ids) or partitions < 1:
-                raise ValueError(
-                    f"{partitions} partitions with {count} replicas cannot be placed on "
-                    f"{len(ids)} nodes; allowed are 1 or more partitions, 1 to {len(ids)} replicas"
-                )
-            assignment = [
-                [ids[(index + offset) % len(ids)] for offset in range(count)]
-                for index in range(partitions)
-            ]
-        unknown = [n for replicas in assignment for n in replicas if n not in self.nodes]
-        if unknown or len(assignment) != partitions or not all(assignment):
-            raise ValueError(
-                f"assignment is {assignment!r}; it needs {partitions} lists of nodes from {ids}"
-            )
-        return [tuple(replicas) for replicas in assignment]
 
     # --- control side: leaders and nodes ---
 
@@ -251,6 +230,8 @@ class MockCluster:
         Raises ValueError if `to` is no in-sync replica (unless `unclean`) or not up.
         """
         now = self._enter(now)
+        if self.settings.acks_all == "majority":
+            elections.catch_up(self, self.topics[topic], partition, to)
         self._controller.move(
             self.topics[topic], partition, to, now, unclean=unclean, deny_s=deny_s
         )
@@ -308,13 +289,7 @@ class MockCluster:
 
     def replica(self, topic: str, partition: int) -> Replica | None:
         """The leader's replica; without a leader, that of the one to come back (A43)."""
-        truth = self.topics[topic].partitions[partition]
-        for node_id in (truth.leader, *truth.isr, *truth.elr):
-            node = self.nodes.get(node_id)
-            replica = node.replicas.get((topic, partition)) if node else None
-            if replica is not None and replica.topic_id == self.topics[topic].topic_id:
-                return replica
-        return None
+        return elections.present(self, self.topics[topic], partition)
 
     def batches(self, topic: str, partition: int) -> list[StoredBatch]:
         """The leader's log up to the high watermark; each batch tells when it was appended."""

@@ -57,13 +57,18 @@ class ClusterSettings:
     combined_quorum: bool = False  # nodes are the controllers too: nothing without a majority (A36)
 
     # Replication
-    replication_s: Span = (0.001, 0.004)  # append → a follower has it and the leader knows
+    acks_all: Literal["isr", "majority", "store"] = "isr"  # who must have what acks=all answers
+    replication_s: Span = (
+        0.001,
+        0.004,
+    )  # append → a follower (or the store) has it, and the leader knows
     fetch_backoff_s: Span = 0.05  # replica.fetch.backoff.ms (Kafka's default is 1 s)
     fetch_backoff_p: float = 0.5  # chance of it after a move, a stop, a topic's creation (S3)
     not_enough_replicas_after_append: bool = False  # brokers before 4.0: 20 in place of 7 (S4)
     timeout_slack_s: Span = (0.002, 0.013)  # timeout_ms → the 7 (C15)
 
     # A node's life
+    crash_resets: bool = True  # False: connections to a killed node fall silent, as behind a proxy
     stopping_s: Span = (2.085, 2.248)  # controlled stop → its connections are closed (A6)
     unlisted_s: Span = (0.0, 0.060)  # it leaves the broker list that long before (A9)
     startup_s: Span = 0.05  # start → it listens, knows the metadata and is listed (A12)
@@ -104,6 +109,13 @@ class ClusterSettings:
                 f"first_seq_rule is {self.first_seq_rule!r}; allowed are 'any' (Kafka 2.5 to 4.4)"
                 " and 'zero' (4.5)"
             )
+        if self.acks_all not in ("isr", "majority", "store"):
+            raise ValueError(
+                f"acks_all is {self.acks_all!r}; allowed are 'isr' (Kafka: all in-sync replicas),"
+                " 'majority' (most replicas) and 'store' (one that all brokers share)"
+            )
+        if self.unclean_election and self.acks_all != "isr":
+            raise ValueError("unclean_election needs acks_all='isr': others elect no such leader")
 
 
 FAST = ClusterSettings()

@@ -6,24 +6,55 @@ broker ever reads the truth. A leader change raises the epoch, a change of the i
 not (A8). A crash is one change: broker list, leaders and in-sync sets in a single step (A21).
 Leaders come from the in-sync replicas, then from the eligible ones of KIP-966 (A44), and from
 anywhere only if unclean election is on; without any the leader is −1 at the next epoch (A27).
+Where acks=all does not mean the in-sync replicas, nobody leaves them, and who may lead is asked of
+`electable` (see `elections`).
 
 Rules: no time is read; spreading a change is the caller's business (`commit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from outlast.testing.batches import TopicRules
-from outlast.testing.replica import PartitionState
+from outlast.testing.replica import PartitionState, Replica
+
+
+def place(
+    nodes: Sequence[int],
+    partitions: int,
+    replication: int | None,
+    assignment: Sequence[Sequence[int]] | None,
+) -> list[tuple[int, ...]]:
+    """The replicas of each of so many partitions, leader first; round and round by default.
+
+    Raises ValueError for more replicas than nodes, or nodes that do not exist.
+    """
+    if assignment is None:
+        count = min(3, len(nodes)) if replication is None else replication
+        if not 1 <= count <= len(nodes) or partitions < 1:
+            raise ValueError(
+                f"{partitions} partitions with {count} replicas cannot be placed on "
+                f"{len(nodes)} nodes; allowed are 1 or more partitions, 1 to {len(nodes)} replicas"
+            )
+        assignment = [
+            [nodes[(index + offset) % len(nodes)] for offset in range(count)]
+            for index in range(partitions)
+        ]
+    unknown = [n for replicas in assignment for n in replicas if n not in nodes]
+    if unknown or len(assignment) != partitions or not all(assignment):
+        raise ValueError(
+            f"assignment is {assignment!r}; it needs {partitions} lists of nodes from {nodes}"
+        )
+    return [tuple(replicas) for replicas in assignment]
 
 
 class Topic:
     """A topic and the truth about its partitions. A topic made again is another object."""
 
-    __slots__ = ("min_isr", "name", "partitions", "rules", "topic_id")
+    __slots__ = ("min_isr", "name", "partitions", "rules", "stored", "topic_id")
 
     def __init__(self, name: str, topic_id: UUID, min_isr: int, rules: TopicRules) -> None:
         self.name = name
@@ -31,6 +62,7 @@ class Topic:
         self.min_isr = min_isr
         self.rules = rules
         self.partitions: dict[int, PartitionState] = {}
+        self.stored: dict[int, Replica] = {}  # acks_all="store": what the store has of each
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.topic_id} partitions={len(self.partitions)}>"
@@ -93,7 +125,15 @@ class Image:
 class Controller:
     """Decides, and hands every decision to `commit(change, now)`."""
 
-    __slots__ = ("_commit", "_eligible", "_unclean", "brokers", "stopping", "topics")
+    __slots__ = (
+        "_commit",
+        "_electable",
+        "_eligible",
+        "_unclean",
+        "brokers",
+        "stopping",
+        "topics",
+    )
 
     def __init__(
         self,
@@ -102,6 +142,7 @@ class Controller:
         *,
         unclean: bool,
         eligible: bool,
+        electable: Callable[[Topic, int], list[int]] | None = None,
     ) -> None:
         self.brokers = tuple(brokers)  # listed: registered and not given up
         self.stopping: list[int] = []  # still listed, but not to lead anything
@@ -109,6 +150,7 @@ class Controller:
         self._commit = commit
         self._unclean = unclean
         self._eligible = eligible
+        self._electable = electable  # None: the in-sync replicas
 
     # --- topics ---
 
@@ -118,8 +160,9 @@ class Controller:
         changed = []
         for replicas in assignment:
             index = len(topic.partitions)
-            isr = tuple(node for node in replicas if self._may_lead(node))
-            state = PartitionState(isr[0] if isr else -1, 0, isr, replicas)
+            live = tuple(self._live(replicas))
+            isr = live if self._electable is None else replicas
+            state = PartitionState(live[0] if live else -1, 0, isr, replicas)
             topic.partitions[index] = state
             changed.append((topic, index, state))
         self._commit(Change(partitions=tuple(changed), planned=True), now)
@@ -153,12 +196,22 @@ class Controller:
                 f"node {to} cannot lead {topic.name}-{index}: the in-sync replicas are "
                 f"{list(state.isr)}; wait until it has caught up, or pass unclean=True"
             )
+        if self._electable is not None and not unclean and to not in self._electable(topic, index):
+            raise ValueError(
+                f"node {to} cannot lead {topic.name}-{index}: it would not be elected now, as it, "
+                "or a majority of the replicas, does not run"
+            )
         isr = state.isr if to in state.isr else (to,)
         state = replace(state, leader=to, epoch=state.epoch + 1, isr=isr, version=state.version + 1)
         self._decide([(topic, index, state)], now, planned=True, deny_s=deny_s)
 
     def reassign(self, topic: Topic, index: int, replicas: tuple[int, ...], now: float) -> None:
         """Give a partition another replica set; the leader moves if it is no longer in it (A17)."""
+        if self._electable is not None:
+            raise ValueError(
+                f"{topic.name}-{index} cannot move to nodes {list(replicas)}: other replica sets "
+                "are modelled for acks_all='isr' only"
+            )
         state = topic.partitions[index]
         isr = tuple(node for node in state.isr if node in replicas)
         if not isr:
@@ -190,7 +243,7 @@ class Controller:
         """
         self.stopping.append(node)
         changed = [
-            (topic, index, self._without(topic, state, node))
+            (topic, index, self._without(topic, index, state, node))
             for topic, index, state in self._partitions()
             if node in state.isr and len(self._live(state.isr)) > 0
         ]
@@ -202,7 +255,7 @@ class Controller:
             return
         self.brokers = tuple(n for n in self.brokers if n != node)
         changed = [
-            (topic, index, self._without(topic, state, node))
+            (topic, index, self._without(topic, index, state, node))
             for topic, index, state in self._partitions()
             if node in state.isr or node == state.leader
         ]
@@ -212,13 +265,11 @@ class Controller:
         """A node registers: it is listed, and leads what nobody else may lead."""
         self.stopping = [n for n in self.stopping if n != node]
         self.brokers = tuple(sorted({*self.brokers, node}))
-        changed = []
-        for topic, index, state in self._partitions():
-            if state.leader == -1:
-                elected = self._elect(state)
-                if elected.leader != -1:
-                    changed.append((topic, index, elected))
-        self._decide(changed, now, brokers=True)
+        self._decide(self._elected(), now, brokers=True)
+
+    def elect_leaders(self, now: float) -> None:
+        """Partitions without a leader get one, where a node may lead that could not before."""
+        self._decide(self._elected(), now)
 
     def usable(self) -> list[int]:
         """The nodes that may lead: listed, and not about to stop."""
@@ -235,14 +286,28 @@ class Controller:
             for index, state in topic.partitions.items():
                 yield topic, index, state
 
+    def _elected(self) -> list[tuple[Topic, int, PartitionState]]:
+        changed = []
+        for topic, index, state in self._partitions():
+            if state.leader == -1:
+                elected = self._elect(topic, index, state)
+                if elected.leader != -1:
+                    changed.append((topic, index, elected))
+        return changed
+
     def _may_lead(self, node: int) -> bool:
         return node in self.brokers and node not in self.stopping
 
     def _live(self, nodes: Iterable[int]) -> list[int]:
         return [node for node in nodes if self._may_lead(node)]
 
-    def _without(self, topic: Topic, state: PartitionState, node: int) -> PartitionState:
+    def _without(
+        self, topic: Topic, index: int, state: PartitionState, node: int
+    ) -> PartitionState:
         """The partition when `node` is in sync no longer, with another leader if it led."""
+        if self._electable is not None:  # a leader goes, too, when too few are left to vote for it
+            stays = state.leader != node and self._electable(topic, index)
+            return state if stays else self._elect(topic, index, state)
         isr = tuple(n for n in state.isr if n != node)
         elr = state.elr
         if self._eligible:
@@ -251,12 +316,13 @@ class Controller:
         elif not isr:
             isr = state.isr  # the last one stays: only it has everything
         changed = replace(state, isr=isr, elr=elr, version=state.version + 1)
-        return self._elect(changed) if state.leader == node else changed
+        return self._elect(topic, index, changed) if state.leader == node else changed
 
-    def _elect(self, state: PartitionState) -> PartitionState:
+    def _elect(self, topic: Topic, index: int, state: PartitionState) -> PartitionState:
         """The next epoch of a partition whose leader is gone."""
         epoch, version = state.epoch + 1, state.version + 1
-        for leader in self._live(node for node in state.replicas if node in state.isr):
+        able = state.isr if self._electable is None else self._electable(topic, index)
+        for leader in self._live(node for node in state.replicas if node in able):
             return replace(state, leader=leader, epoch=epoch, version=version)
         for leader in self._live(state.elr):
             elr = tuple(node for node in state.elr if node != leader)

@@ -52,7 +52,10 @@ class Lifecycle:
             node.starting = False
             node.incarnation += 1  # it does not get to boot
         if node.running:
-            self._serving.hang_up_all(node, crashed=True)
+            if self._cluster.settings.crash_resets:
+                self._serving.hang_up_all(node, crashed=True)
+            else:
+                self._serving.fall_silent(node)
             node.crash()
             self._expect_detection(node, now)
 
@@ -123,6 +126,8 @@ class Lifecycle:
                 for node in self._cluster.nodes.values():
                     if node.running:
                         node.follow_again(now)  # nobody could join an in-sync set meanwhile
+            if self._cluster.settings.acks_all != "isr":
+                self._controller.elect_leaders(now)  # there may be a majority again
 
     # --- ending and returning ---
 
@@ -131,6 +136,7 @@ class Lifecycle:
         node.crash()
 
     def _boot(self, node: Node, now: float) -> None:
+        self._serving.end_silence(node)
         self._controller.give_up(node.node_id, now)
         self._controller.take_back(node.node_id, now)
         node.boot(self._controller.present(), now)

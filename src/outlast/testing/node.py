@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from outlast.testing import coordinator_log, replication
+from outlast.testing import coordinator_log, replication, store
 from outlast.testing.cluster_settings import draw
 from outlast.testing.codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 from outlast.testing.controller import Change, Image, Topic
@@ -54,6 +54,7 @@ class Node:
         "running",
         "seats",
         "silences",
+        "silent",
         "starting",
         "stopping",
         "view",
@@ -67,6 +68,7 @@ class Node:
         self.stopping = False
         self.starting = False
         self.incarnation = 0  # timers of a former life are void
+        self.silent = False  # killed, and its address accepts connections that nobody serves
         self.silences = 0  # counts crashes and pauses, for the controller's detection
         self.image = Image()
         self.view = Image()
@@ -188,6 +190,7 @@ class Node:
             index,
             min_isr=topic.min_isr,
             stop_below_min_isr=not self.cluster.settings.not_enough_replicas_after_append,
+            acks_all=self.cluster.settings.acks_all,
         )
 
     def _take_up_new(self, replica: Replica, state: PartitionState, now: float) -> None:
@@ -209,6 +212,8 @@ class Node:
         self, replica: Replica, state: PartitionState, now: float, *, planned: bool
     ) -> None:
         replica.follows += 1
+        if replica.acks_all == "store":
+            store.read(self.cluster, replica)
         replica.lead(state, now)
         replication.leads_ready(self.cluster, replica, now, planned=planned)
         if replica.topic in coordinator_log.INTERNAL:

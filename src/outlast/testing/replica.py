@@ -3,10 +3,11 @@
 Theory. A log is a list of batches; replicas share the batch objects, so "the same batch" is "the
 same object", and two logs agree up to the last position where both hold the same object. The
 leader alone moves the high watermark, to the smallest log end of the in-sync replicas it knows
-of; it stops below `min_isr` (S4). Everything a producer may repeat is decided by the replica's
-own producer state, and that state is learnt from the log: by appending, by replication, by
-reading the log again after a truncation. A restart leaves one known batch per producer (S1), as
-the snapshot it starts from has no more.
+of; it stops below `min_isr` (S4). That is Kafka, `acks_all` is "isr"; with "majority" it moves to
+where most replicas are, with "store" to where the store is. Everything a producer may repeat is
+decided by the replica's own producer state, and that state is learnt from the log: by appending,
+by replication, by reading the log again after a truncation. A restart leaves one known batch per
+producer (S1), as the snapshot it starts from has no more.
 
 Rules: no time is read and no message sent here. What became of waiting requests is told through
 `Wait.done`, set by whoever waits.
@@ -34,6 +35,7 @@ from outlast.testing.codes import (
 from outlast.testing.transaction_index import TransactionIndex
 
 CACHED_BATCHES = 5
+STORE = 0  # in `follower_ends`: no node has this id
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class Replica:
     """One node's copy of a partition."""
 
     __slots__ = (
+        "acks_all",
         "backing_off",
         "batches",
         "epoch_start",
@@ -134,6 +137,7 @@ class Replica:
         "high_watermark",
         "idle_followers",
         "leading",
+        "log_epoch",
         "log_start_offset",
         "min_isr",
         "node_id",
@@ -143,6 +147,7 @@ class Replica:
         "snapshot",
         "state",
         "stop_below_min_isr",
+        "storing",
         "topic",
         "topic_id",
         "transactions",
@@ -160,6 +165,7 @@ class Replica:
         *,
         min_isr: int,
         stop_below_min_isr: bool,
+        acks_all: Literal["isr", "majority", "store"] = "isr",
     ) -> None:
         self.node_id = node_id
         self.topic = topic
@@ -167,8 +173,10 @@ class Replica:
         self.partition = partition
         self.min_isr = min_isr
         self.stop_below_min_isr = stop_below_min_isr
+        self.acks_all = acks_all
         self.state = NOTHING_KNOWN  # as this node knows it
         self.batches: list[StoredBatch] = []
+        self.log_epoch = -1  # of the leader whose log this one last agreed with, its own included
         self.log_start_offset = 0
         self.high_watermark = 0
         self.producers: dict[int, ProducerEntry] = {}
@@ -181,6 +189,7 @@ class Replica:
         self.backing_off: dict[int, float] = {}  # leader: followers that come only then (S3)
         self.epoch_start = 0  # leader: its log's end when it took up its epoch
         self.idle_followers: dict[int, tuple[Replica, int]] = {}  # wait here (follower, follows)
+        self.storing = False  # leader: a write to the store is under way
         self.follows = 0  # follower: counts the leaders it followed; older fetches are void
         self.waits: list[Wait] = []
         self.watchers: list[Callable[[float], None]] = []
@@ -277,18 +286,29 @@ class Replica:
         return wait
 
     def advance(self, now: float) -> None:
-        """Move the high watermark to where every in-sync replica is known to be."""
+        """Move the high watermark to where all are known to be that acks=all waits for."""
         if not self.leading:
             return
         if self.stop_below_min_isr and len(self.state.isr) < self.min_isr:
             return
-        end = self.log_end_offset
-        for node_id in self.state.isr:
-            if node_id != self.node_id:
-                end = min(end, self.follower_ends.get(node_id, -1))
+        end = self._end_of_enough()
         if end > self.high_watermark:
             self.high_watermark = end
             self._release(now)
+
+    def _end_of_enough(self) -> int:
+        ends = self.follower_ends
+        if self.acks_all == "store":
+            return ends.get(STORE, -1)
+        if self.acks_all == "majority":
+            others = [ends.get(n, -1) for n in self.state.replicas if n != self.node_id]
+            needed = len(self.state.replicas) // 2  # beside the leader
+            return sorted([*others, self.log_end_offset], reverse=True)[needed]
+        end = self.log_end_offset
+        for node_id in self.state.isr:
+            if node_id != self.node_id:
+                end = min(end, ends.get(node_id, -1))
+        return end
 
     def _release(self, now: float) -> None:
         if self.waits:
@@ -312,8 +332,10 @@ class Replica:
         self.state = state
         self.leading = True
         self.not_ready = False
+        self.log_epoch = state.epoch
         self.epoch_start = self.log_end_offset
-        self.follower_ends = {}
+        self.follower_ends = {STORE: self.log_end_offset} if self.acks_all == "store" else {}
+        self.storing = False
         self.backing_off = {}
         self.advance(now)
         self._tell_watchers(now)
@@ -351,6 +373,7 @@ class Replica:
         self.truncate(self.agrees_until(leader))
         for batch in leader.batches[len(self.batches) :]:
             self.append(batch)
+        self.log_epoch = leader.log_epoch
         self.high_watermark = min(leader.high_watermark, self.log_end_offset)
 
     # --- a node's life ---

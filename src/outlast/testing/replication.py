@@ -12,6 +12,9 @@ acks=all answer (S3). Which follower that is, if any, is drawn when the leader t
 A slow or stuck follower (fault `SlowFollower`) takes longer over both halves, and it alone: its
 leader's acks=all requests wait, those of other followers' partitions do not (S7).
 
+With acks_all="majority" followers take nothing from a leader that was replaced, whether they know
+of it or not: they voted for another. With "store" nobody follows anybody (`store`).
+
 Rules: a follower's steps are its node's timers and the leader's are the leader's, so a paused
 node holds up its own half and a dead one loses it.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outlast.testing import elections, store
 from outlast.testing.cluster_settings import draw
 from outlast.testing.faults import SlowFollower, strike
 from outlast.testing.replica import Replica
@@ -46,12 +50,15 @@ def leads_ready(cluster: MockCluster, leader: Replica, now: float, *, planned: b
 def follow(cluster: MockCluster, follower: Replica, now: float, delay_s: float = 0.0) -> None:
     """Begin to follow the leader the follower's node knows of, if there is one."""
     follower.follows += 1
-    if follower.state.leader >= 0:
+    if follower.state.leader >= 0 and follower.acks_all != "store":
         _schedule_fetch(cluster, follower, now + delay_s)
 
 
 def wake_followers(cluster: MockCluster, leader: Replica, now: float) -> None:
     """There is something to fetch: answer the followers that wait for it."""
+    if leader.acks_all == "store":
+        store.write(cluster, leader, now)
+        return
     waiting, leader.idle_followers = leader.idle_followers, {}
     for follower, follows in waiting.values():
         if follower.follows == follows:
@@ -99,6 +106,8 @@ def _fetched(cluster: MockCluster, follower: Replica, follows: int, now: float) 
         return
     at = cluster.nodes[leader.node_id]
     ready = leader.leading and leader.state.epoch == follower.state.epoch
+    if leader.acks_all == "majority" and elections.is_replaced(cluster, leader):
+        ready = False
     if at.paused or not at.running or not ready:
         leader.idle_followers[follower.node_id] = (follower, follows)
         return

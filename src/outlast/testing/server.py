@@ -319,13 +319,13 @@ class ClusterServer:
     def _open_and_close_ports(self) -> None:
         now = self._clock()
         for port in self._ports:
-            runs = self._cluster.nodes[port.node_id].running
-            if runs and port.listener is None:
+            listens = self._cluster.listens(port.node_id)
+            if listens and port.listener is None:
                 self._selector.register(port.listen(), selectors.EVENT_READ, port)
-            elif port.listener is not None and not runs:
+            elif port.listener is not None and not listens:
                 self._selector.unregister(port.listener)
                 port.refuse()
-            port.set_deaf(runs and self._cluster.hangs(port.node_id, now))
+            port.set_deaf(listens and self._cluster.hangs(port.node_id, now))
 
     def _accept(self, port: Port, now: float) -> None:
         for peer in port.accept():

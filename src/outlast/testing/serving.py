@@ -53,12 +53,13 @@ LATE_SKEW = 4  # most requests left behind are taken soon, some at the very end
 class Serving:
     """All connections of the cluster."""
 
-    __slots__ = ("_cluster", "_frozen", "_ready", "connections", "outbox")
+    __slots__ = ("_cluster", "_frozen", "_ready", "_silent", "connections", "outbox")
 
     def __init__(self, cluster: MockCluster) -> None:
         self._cluster = cluster
         self._ready: deque[Connection] = deque()
         self._frozen: list[Connection] = []  # looked at again at every step
+        self._silent: dict[Hashable, Node] = {}  # connections to killed nodes that nobody ended
         self.connections: dict[Hashable, Connection] = {}
         self.outbox: list[Answer | Close] = []
 
@@ -68,6 +69,9 @@ class Serving:
         """A client has connected."""
         if name in self.connections:
             raise ValueError(f"connection {name!r} is open already; name each connection once")
+        if node.silent:
+            self._silent[name] = node
+            return
         connection = self.connections[name] = Connection(name, node)
         node.connections.append(connection)
         limits = [f for f in self._cluster.faults if type(f) is ConnectionLimit and not node.paused]
@@ -92,6 +96,7 @@ class Serving:
 
     def closed(self, name: Hashable, now: float) -> None:
         """The client, or the network, has ended the connection."""
+        self._silent.pop(name, None)
         connection = self.connections.pop(name, None)
         if connection is not None:
             self._leave(connection, now)
@@ -261,6 +266,26 @@ class Serving:
             connection.queue.clear()
             connection.busy = None
             connection.stuck = True
+
+    def fall_silent(self, node: Node) -> None:
+        """The node ends, and nobody tells its clients; its requests are gone."""
+        node.silent = True
+        for connection in (*node.connections, *node.left_connections):
+            connection.queue.clear()
+            connection.busy = None
+            connection.stuck = True
+        for connection in node.connections:
+            connection.ended = True
+            del self.connections[connection.name]
+            self._silent[connection.name] = node
+        node.connections.clear()
+
+    def end_silence(self, node: Node) -> None:
+        """The node is back: it knows nothing of its former connections, and resets them."""
+        node.silent = False
+        for name in [name for name, to in self._silent.items() if to is node]:
+            del self._silent[name]
+            self.outbox.append(Close(name, reset=True))
 
     def wake_node(self, node: Node) -> None:
         """The node reads its sockets again."""
