@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import outlast
-from docs import alerts, checks, commands, dashboard, exceptions
+from docs import alerts, checks, commands, dashboard, designs, exceptions
 from outlast import config, texts
 from outlast.cli import drill_result
 from outlast.engine import transaction_state, txn_verdict, verdict
@@ -248,6 +248,16 @@ def failure_kinds() -> str:
     return _table(("`kind`", "is also", "meaning"), exceptions.kinds())
 
 
+def design_figures() -> str:
+    """What a failover costs in other designs, as the simulator measures it."""
+    return _table(designs.HEAD, designs.figures())
+
+
+def design_phases() -> str:
+    """Whose time that is."""
+    return _table(designs.PHASES_HEAD, designs.phases())
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "files": ("architecture.md", files),
     "verdicts": ("failure-semantics.md", verdicts),
@@ -267,6 +277,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "transaction states": ("transactions.md", transaction_states),
     "coordinator codes": ("transactions.md", coordinator_codes),
     "commands": ("reference/commands.md", commands.reference),
+    "designs": ("explanation/designs.md", design_figures),
+    "design phases": ("explanation/designs.md", design_phases),
     "exceptions": ("reference/exceptions.md", exception_classes),
     "failure kinds": ("reference/exceptions.md", failure_kinds),
 }

@@ -194,8 +194,19 @@ def cluster(
         ),
     ] = 9092,
     host: Annotated[str, typer.Option(help="The address to listen on, and to tell.")] = "127.0.0.1",
+    design: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Its clocks and its way to keep records: fast (the default), kraft, majority, "
+            "detached, queue or hosted.",
+        ),
+    ] = None,
     kraft: Annotated[
-        bool, typer.Option("--kraft", help="As slow as a real cluster: 8 to 12 s to an election.")
+        bool,
+        typer.Option(
+            "--kraft", help="--design kraft: as slow as a real cluster, 8 to 12 s to an election."
+        ),
     ] = False,
     setting: Annotated[
         list[str] | None,
@@ -216,11 +227,13 @@ def cluster(
     from outlast.cli.cluster import run, settings
     from outlast.testing import MockCluster
 
+    if kraft and design not in (None, "kraft"):
+        raise typer.BadParameter(f"--kraft is --design kraft, and there is --design {design}")
     try:
         mock = MockCluster(
             nodes,
             topics=_topics(topic or []),
-            settings=settings(kraft, _settings(setting or [])),
+            settings=settings("kraft" if kraft else design or "fast", _settings(setting or [])),
             seed=seed,
             host=host,
             first_port=port or None,

@@ -18,22 +18,24 @@ from rich.text import Text
 
 from outlast.cli.interrupts import heard_by
 from outlast.cli.prompt import Prompt, PromptError, Quit
-from outlast.testing import FAST, KRAFT, ClusterSettings, MockCluster
+from outlast.testing import DESIGNS, ClusterSettings, MockCluster
 
 PROMPT = "outlast> "
 
 
-def settings(kraft: bool, chosen: dict[str, Any]) -> ClusterSettings:
+def settings(design: str, chosen: dict[str, Any]) -> ClusterSettings:
     """The cluster's settings: a preset, and on top of it what was chosen by name.
 
     Raises:
-        ValueError: there is no such setting, or it does not allow the value.
+        ValueError: there is no such preset or setting, or it does not allow the value.
     """
+    if design not in DESIGNS:
+        raise ValueError(f"there is no design {design!r}; there are: {', '.join(DESIGNS)}")
     known = [field.name for field in fields(ClusterSettings)]
     for name in chosen:
         if name not in known:
             raise ValueError(f"there is no setting {name!r}; there are: {', '.join(known)}")
-    return replace(KRAFT if kraft else FAST, **chosen)
+    return replace(DESIGNS[design], **chosen)
 
 
 def run(cluster: MockCluster, *, prompt: bool) -> int:
