@@ -14,6 +14,7 @@ import kafka
 import kafka.errors
 import pytest
 from kafka.partitioner.default import murmur2
+from kafka.protocol.producer import ProduceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -85,6 +86,29 @@ class TestRecords:
         producer.flush(timeout=DEADLINE_S)
         (log,) = read_back(shared_cluster, topic)
         assert [record.value for record in log] == values
+
+    def test_what_is_compressed_at_once_is_sent_at_once(
+        self, shared_cluster: ClusterServer, make_producer: MakeProducer
+    ) -> None:
+        """Batches of thirty partitions, in one request to each of three brokers, or in two where
+        their time did not come in the same moment.
+        """
+        topic = new_topic(shared_cluster, 30)
+        producer = make_producer(shared_cluster, compression_type="gzip", linger_ms=100)
+
+        def produced() -> int:
+            return shared_cluster.call(
+                lambda cluster, _: sum(
+                    r.api_key == ProduceRequest.API_KEY for r in cluster.request_log
+                )
+            )
+
+        for _ in range(2):  # first, a new topic's leader may deny it
+            before = produced()
+            futures = [producer.send(topic, b"v" * 500, partition=p) for p in range(30)]
+            for future in futures:
+                future.get(timeout=DEADLINE_S)
+        assert produced() - before <= 6
 
     def test_every_part_of_a_record(
         self, shared_cluster: ClusterServer, make_producer: MakeProducer

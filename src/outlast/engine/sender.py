@@ -162,10 +162,13 @@ class Sender:
         self._hub.report(now)
         self._closed = True
 
-    def compressed(self, batch: Batch, data: bytearray, now: float) -> None:
-        """The bytes that `Compress(batch)` asked for; they are `batch.compressed(codec)`."""
+    def compressed(self, batch: Batch, data: bytearray, now: float, *, more: bool = False) -> None:
+        """The bytes that `Compress(batch)` asked for: `batch.compressed(codec)`. With `more` those
+        of another batch come at once, and what can be sent is looked for then.
+        """
         batch.seal(data)
-        self._advance(now)
+        if not more:
+            self._advance(now)
 
     # --- the network ----------------------------------------------------------------------------
 
@@ -237,7 +240,8 @@ class Sender:
                 assert pending.about is not None
                 assert self.transactions is not None
                 self.transactions.errands.found(pending.about, response, now)
-            case Question.TRANSACTION:
+            case _:
+                assert pending.question is Question.TRANSACTION
                 assert self.transactions is not None
                 self.transactions.errands.answered(link, pending, response, now)
         throttle_ms = getattr(response, "throttle_time_ms", 0) or 0

@@ -355,7 +355,8 @@ class Driver(Entrance):
     def _compress(self, batch: Batch) -> None:
         data = batch.compressed(self._settings.compression)
         with self._lock:
-            self._sender.compressed(batch, data, self._clock())
+            more = bool(self._untold) and isinstance(self._untold[0], Compress)
+            self._sender.compressed(batch, data, self._clock(), more=more)
             self._nudged = True
 
     def _crashed(self, sender: Sender, error: BaseException) -> None:
