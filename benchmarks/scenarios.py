@@ -238,7 +238,6 @@ def transactions(scale: Scale) -> Scenario:
     job["warm_up_records"] = 2_000
     cases = _cases(ALL, "Kafka, no keys", "kafka", **job)
     cases += _cases(ALL, "Kafka, over 12 partitions", "kafka", **job, in_turn=True)
-    cases += _cases(ALL, "mock, no keys", "mock", **job)
     words, per_cpu = "records per CPU second, transactions of 100", "records_per_cpu_s"
     targets = tuple(
         Target(words, variant, per_cpu, 3.0, client=client, against="kafka-python")
@@ -246,7 +245,8 @@ def transactions(scale: Scale) -> Scenario:
         for client in ("outlast", "outlast-send-many")
     )
     columns = (*BURST, Column("ms_per_transaction", "ms for a transaction", "{:,.1f}".format))
-    return Scenario("transactions", "Transactions of 100 records", cases, columns, targets)
+    title = "Transactions of 100 records"
+    return Scenario("transactions", title, cases, columns, targets, runs=3)
 
 
 def latency(scale: Scale) -> Scenario:
