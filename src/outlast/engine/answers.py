@@ -424,7 +424,7 @@ class Answers:
                 case Question.PRODUCE if pending.token in unsent:
                     for place, batch in pending.batches:
                         self._hub.settle(place, place.unsend(batch), now)
-                case Question.PRODUCE:
+                case _:  # Produce, and it was handed over
                     for place, _ in pending.batches:
                         left.setdefault(place.tp, place)
         for place in left.values():

@@ -254,8 +254,8 @@ class Errands:
             told = Told(CANNOT_ASK.error_code, message=text)
             self._never_asked(errand, CANNOT_ASK, told, now)
             return
-        if judgement.cause is not None:
-            self._came_to_nothing(judgement.cause, judgement.name, pending, node_id, now)
+        assert judgement.cause is not None  # only lanes are aborted without one
+        self._came_to_nothing(judgement.cause, judgement.name, pending, node_id, now)
         node = self._coordinators.get(errand.key)
         if node is not None and node.node_id == node_id:
             self._lose_coordinator(errand.key, now)

@@ -308,11 +308,6 @@ class GapRecorder:
         """Whether a node whose last answer came then has answered since the open gap began."""
         return answered_s >= self._open[tp].begin_s
 
-    def waiting(self, tp: TopicPartition) -> int:
-        """Batches that met the open gap and are not settled."""
-        gap = self._open.get(tp)
-        return 0 if gap is None else gap.outstanding
-
     def gaps(self, now: float) -> list[Gap]:
         """The open gaps and the last ended ones, `limit` together, by number."""
         shown = [*self._ended, *self._open.values()][-(self._ended.maxlen or 0) :]

@@ -247,9 +247,7 @@ class Hub:
     def gap_refused(
         self, place: Partition, attempt: Attempt, cause: Cause, name: str, now: float
     ) -> None:
-        """An attempt was refused or came to nothing. acks=0 knows of no refusal."""
-        if self.settings.acks == 0:
-            return
+        """An attempt was refused or came to nothing. (With acks=0 none ever is: see `outgoing`.)"""
         facts = self.recorder.refused(
             place.tp,
             cause=cause,

@@ -56,8 +56,6 @@ class Lateness:
 
     def expected_s(self, pending: Pending, unknown_s: float = 0.0) -> float:
         """What this request may take: as long as the last answer of its slowest partition did."""
-        if not self._of:
-            return unknown_s
         known = (self._of.get(place.tp) for place, _ in pending.batches)
         return max([unknown_s, *(took_s for took_s, _ in filter(None, known))])
 

@@ -188,12 +188,11 @@ class Silence:
     def probe_answered(self, probe: Link, now: float) -> None:
         """The node lives: what is unanswered on its old connection stalls, or the link is dead."""
         self._drop_probe(probe.node_id, now)
-        suspected = self._suspected(probe.node_id)
+        suspected = [it for it in self._suspected(probe.node_id) if it[0].connection is not None]
         if suspected:
             self._next_probe(probe, now)
         for link, suspect in suspected:
-            if link.connection is None:
-                continue
+            assert link.connection is not None
             suspect.silent = False
             self._hub.out.commands.append(Inspect(link.connection))
             for place in self._waiting_for(link, now):
@@ -204,8 +203,7 @@ class Silence:
     def probe_failed(self, probe: Link, now: float) -> None:
         """The node refuses connections, yet the old one is open: as good as unanswered."""
         for link, suspect in self._suspected(probe.node_id):
-            if not link.down:
-                self._unanswered(link, suspect, now)
+            self._unanswered(link, suspect, now)
 
     def _suspected(self, node_id: int) -> list[tuple[Link, _Suspect]]:
         return [entry for entry in self._suspects.items() if entry[0].node_id == node_id]

@@ -119,10 +119,6 @@ class StallRecorder:
         """When to `tick`; always later than `now`."""
         return max(self._tick_at, now + 0.001) if self._open else None
 
-    def open(self, tp: TopicPartition) -> bool:
-        """Whether the partition stalls now."""
-        return tp in self._open
-
     def stalls(self, now: float) -> list[Stall]:
         """The open stalls and the last ended ones, by number."""
         shown = [*self._ended, *self.open_stalls(now)][-(self._ended.maxlen or 0) :]
