@@ -137,3 +137,27 @@ def test_a_later_waiter_that_would_fit_does_not_overtake() -> None:
     room.wait(B, 2, 30)
     assert room.refund(A, 50) == []
     assert room.refund(A, 50) == [1]
+
+
+def test_what_waits_may_go_to_another_partition_and_what_was_granted_stays() -> None:
+    room = accumulator()
+    assert room.charge(A, 100)
+    room.wait(A, 1, 50)
+    room.wait(A, 2, 60)
+    room.move(2, B)
+    assert (room.wanted(1), room.wanted(2), room.wanted(3)) == (A, B, None)
+    assert room.refund(A, 100) == [1]
+    room.move(1, B)
+    assert room.wanted(1) == A
+
+
+def test_after_a_count_anew_grants_stand_and_are_told_again() -> None:
+    room = accumulator()
+    assert room.charge(A, 100)
+    room.wait(A, 1, 50)
+    room.wait(B, 2, 60)
+    assert room.refund(A, 100) == [1]
+    assert room.recount(30) == [1]
+    assert room.used_bytes == 80
+    assert room.recount(0) == [1]
+    assert room.cancel(1) == [2]

@@ -104,3 +104,13 @@ def test_times_do_not_pile_up() -> None:
         tracemalloc.stop()
     assert held_bytes < 20_000
     assert agenda.next_s() == inf
+
+
+def test_a_time_that_was_put_forward_counts_once() -> None:
+    agenda = Agenda()
+    place = lingering(0, 0.0)
+    agenda.look_at(place, 5.0)
+    agenda.look_at(place, LINGER_S)
+    assert agenda.take(LINGER_S) == [place]
+    assert agenda.next_s() == inf
+    assert agenda.take(6.0) == []

@@ -578,3 +578,42 @@ def test_a_recreated_topic_gets_only_what_cannot_be_in_the_old_one() -> None:
     bench.partition.lose_connection(LINE, "CONNECTION_CLOSED")
     assert bench.send(OTHER_LINE) is queued
     assert header(queued) == (7000, 1, 0)
+
+
+def test_a_connection_that_nothing_went_over_takes_nothing_along() -> None:
+    bench = Bench()
+    batches = bench.pipelined(1)
+    assert bench.partition.lose_connection(OTHER_LINE, "CONNECTION_CLOSED") == []
+    assert batches[0].open_attempt is not None
+
+
+def test_a_hole_before_something_in_flight_is_no_reason_to_send() -> None:
+    bench = Bench()
+    batches = bench.pipelined(2)
+    bench.fail(batches[0])
+    assert bench.partition.ready_s() is None
+
+
+def test_of_many_pieces_no_more_are_sent_than_a_broker_remembers() -> None:
+    bench = Bench()
+    (first,) = bench.queue()
+    bench.send()
+    bench.accept(first)
+    batches = bench.queue(5, records=3)
+    assert bench.send_all() == batches
+    pieces = bench.partition.split(batches[0], "MESSAGE_TOO_LARGE", (0, 1, 2), {})
+    for batch in batches[1:]:
+        bench.refuse(batch)
+    assert bench.send_all() == [pieces[0]]
+    bench.accept(pieces[0])
+    assert bench.send_all() == [*pieces[1:], *batches[1:4]]
+    assert batches[4].pending
+
+
+def test_what_was_only_refused_in_the_old_topic_goes_to_the_new() -> None:
+    bench = Bench()
+    batches = bench.pipelined(1)
+    bench.refuse(batches[0])
+    assert bench.partition.leave_topic(FailureReason("recreated", None, "it is gone")) == []
+    assert bench.send() is batches[0]
+    assert header(batches[0]) == (7000, 1, 0)

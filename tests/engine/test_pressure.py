@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlast.engine.accumulator import Accumulator
+from outlast.engine.inflow import Inflow
 from outlast.engine.messages import BufferLevel, SendersBlocked
 from outlast.engine.pressure import Pressure
 from outlast.engine.shares import Shares
@@ -113,3 +114,10 @@ def test_the_rest_is_told_at_close():
     assert isinstance(told[0], BufferLevel)
     assert told[0].used_bytes == 100  # set aside for the one who waits
     assert told[1] == SendersBlocked(0.6, "memory", 0, pytest.approx(0.5))
+
+
+def test_after_a_long_silence_the_rate_is_that_since_the_last_sample() -> None:
+    inflow = Inflow(0.0)
+    inflow.sample(1000, 1.0)
+    assert inflow.bytes_per_s(1000, 1.0) == pytest.approx(1000.0)
+    assert inflow.bytes_per_s(3000, 41.0) == pytest.approx(50.0)

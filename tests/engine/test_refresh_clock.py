@@ -218,3 +218,9 @@ def test_news_ask_at_once_but_not_in_a_flood():
     for at in (0.001, 0.002, 0.003):
         c.news(at)
     assert c.due_at(0.003) == pytest.approx(0.02)
+
+
+def test_news_before_anything_was_asked_ask_at_once():
+    c = clock()
+    c.news(5.0)
+    assert c.due_at(5.0) <= 5.0
