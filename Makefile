@@ -13,7 +13,7 @@ SEED ?=
 VERSIONS ?= 3.0.12
 SURFACE := $(addprefix tests/facade/test_,parity.py config.py keywords.py partitioners.py figures.py future.py)
 
-.PHONY: help setup demo simulate test test-fast chaos surface bench bench-short bench-failover upstream oldest pythons wheel-compiled test-compiled lint format docs profile release java javac prometheus chromium clean
+.PHONY: help setup demo simulate test coverage test-fast chaos surface bench bench-short bench-failover upstream oldest pythons wheel-compiled test-compiled lint format docs profile release java javac prometheus chromium clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -26,19 +26,29 @@ demo: $(VENV)/.user ## a 3-broker mock cluster, a leader killed under load, a ga
 simulate: $(VENV)/.user ## random failovers on a virtual clock (SEEDS=1:1000 JOBS=1)
 	$(BIN)/outlast simulate --seeds $(SEEDS) --jobs $(JOBS)
 
-# Three runs at a time: tests that measure how long things take, or need a real Kafka; and beside them,
-# with lower priorities, those that have time, and those whose time is virtual, which only compute, and
-# in two processes do so with all that the others leave.
+# Four runs at a time: tests that measure how long things take, or need a real Kafka; and beside them,
+# with lower priorities, those that have time, those whose time is virtual, which only compute, and in
+# two processes do so with all that the others leave, and `make coverage`.
 test: lint java prometheus chromium ## lint and all tests, those on a real Kafka and Prometheus included
 	@nice -n 5 $(BIN)/python -m pytest -m "not (timed or real or virtual)" >.beside.log 2>&1 & \
 	beside=$$!; \
 	nice -n 19 $(BIN)/python -m pytest -m virtual --timeout 900 --numprocesses 2 --dist loadfile >.virtual.log 2>&1 & \
 	virtual=$$!; \
-	trap 'kill $$beside $$virtual' INT TERM; \
+	nice -n 19 $(MAKE) --no-print-directory coverage >.coverage.log 2>&1 & \
+	coverage=$$!; \
+	trap 'kill $$beside $$virtual $$coverage' INT TERM; \
 	$(BIN)/python -m pytest -m "timed or real"; alone=$$?; \
 	wait $$beside; beside=$$?; \
 	wait $$virtual; virtual=$$?; \
-	cat .beside.log .virtual.log; exit $$((alone | beside | virtual))
+	wait $$coverage; coverage=$$?; \
+	cat .beside.log .virtual.log .coverage.log; exit $$((alone | beside | virtual | coverage))
+
+# By those tests alone whose subject is the engine's parts. Their exhaustive walk is left out: it takes
+# minutes, and reaches no line that the others do not.
+coverage: $(VENV)/.dev ## lines and branches of the engine, all of which its own tests must reach
+	$(BIN)/python -m coverage run -m pytest -q --timeout 900 --hypothesis-seed=0 \
+		tests/engine tests/wire --ignore tests/engine/test_exhaustive.py
+	$(BIN)/python -m coverage report
 
 test-fast: $(VENV)/.dev ## all tests but those on a real Apache Kafka
 	$(BIN)/python -m pytest -m "not real"
@@ -113,7 +123,7 @@ docs: $(VENV)/.docs ## the documents' tables, dashboard and alerts anew from the
 	@echo "The site is in build/site/index.html."
 
 clean: ## take away everything the other targets made
-	rm -rf $(VENV) .kafka .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .beside.log .virtual.log build dist
+	rm -rf $(VENV) .kafka .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.log .beside.log .virtual.log build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --- set-up: each step leaves a stamp and is not done twice ---------------------------------------
