@@ -104,14 +104,15 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         self._traced_headers = assembly.TracedHeaders
         self._closing = parts.closing
         self._transactions = parts.transactions
-        self._refusals = Refusals(str(self), self._hearing, parts.transactions, parts.driver)
+        name = _name(self._config)  # not __str__, which a subclass may want more for
+        self._refusals = Refusals(name, self._hearing, parts.transactions, parts.driver)
         self._send_usual = Sending(
             parts.driver.append,
+            self._refusals.one,
             DeliveryFuture,
             parts.send_spans.wanted,
             self._topics,
             surely_fits_bytes=self._surely_fits_bytes,
-            max_block_s=self._max_block_s,
             unusual=self._serializes or parts.partitioner is not None,
         ).send
         self._closed = False
@@ -128,11 +129,7 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         self.close()
 
     def __str__(self) -> str:
-        config = self._config
-        return (
-            f"<KafkaProducer client_id={config['client_id']} "
-            f"transactional_id={config['transactional_id']}>"
-        )
+        return _name(self._config)
 
     # --- sending ---
 
@@ -166,11 +163,9 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         """
         if self._closed:
             raise ClosedError("KafkaProducer already closed!")
-        future: DeliveryFuture | None
-        try:
-            future = self._send_usual(topic, value, key, headers, partition, timestamp_ms)
-        except BrokerResponseError as error:
-            return self._send_unusual(topic, value, key, headers, partition, timestamp_ms, error)
+        future: DeliveryFuture | None = self._send_usual(
+            topic, value, key, headers, partition, timestamp_ms, self._max_block_s
+        )
         if future is not None:
             return future
         return self._send_unusual(topic, value, key, headers, partition, timestamp_ms)
@@ -185,9 +180,8 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
         headers: Headers | None,
         partition: int | None,
         timestamp_ms: int | None,
-        refused: Exception | None = None,
     ) -> DeliveryFuture:
-        """`send` in full. With `refused` it has been tried, and only the future is missing."""
+        """`send` in full."""
         if value is None and key is None:
             raise ValueError("Need at least one: key or value")
         headers = NO_HEADERS if headers is None else checked_headers(headers)
@@ -215,8 +209,6 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
 
         max_block_s = self._max_block_s
         try:
-            if refused is not None:
-                raise refused
             if partition is None and self._partitioner is not None:
                 asked = topic, key, key_bytes, value, value_bytes, headers
                 partition, max_block_s = self._partitioner.place(self._driver, max_block_s, *asked)
@@ -441,3 +433,10 @@ class KafkaProducer(InTransactions, kafka.KafkaProducer):  # type: ignore[misc]
     def _check_topic(self, topic: Any) -> None:
         ensure_valid_topic_name(topic)
         self._topics.add(topic)
+
+
+def _name(config: dict[str, Any]) -> str:
+    return (
+        f"<KafkaProducer client_id={config['client_id']} "
+        f"transactional_id={config['transactional_id']}>"
+    )

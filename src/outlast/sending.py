@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any, final
 
+from kafka.errors import BrokerResponseError
+
 from outlast.arguments import MAX_TIMESTAMP_MS, NO_HEADERS
+from outlast.errors import is_refusal
 
 
 @final
@@ -19,20 +22,19 @@ class Sending:
 
     Args:
         append: the driver's.
+        refused: makes the delivery of a record that the cluster will not have.
         new_future: makes what `send` returns.
         wants_span: whether a record gets a span, and is not usual for it.
         topics: names that were found valid.
         surely_fits_bytes: beyond these, key and value together must be measured exactly.
-        max_block_s: how long a record may wait.
         unusual: all records are: there are serializers, or a partitioner.
     """
 
     __slots__ = (
         "_append",
-        "_max_block_s",
         "_new_future",
+        "_refused",
         "_surely_fits_bytes",
-        "_time_ns",
         "_topics",
         "_unusual",
         "_wants_span",
@@ -41,31 +43,37 @@ class Sending:
     def __init__(
         self,
         append: Callable[..., tuple[Any, int]],
+        refused: Callable[..., Any],
         new_future: Callable[..., Any],
         wants_span: Callable[[], object],
         topics: set[str],
         *,
         surely_fits_bytes: int,
-        max_block_s: float,
         unusual: bool,
     ) -> None:
         self._append = append
+        self._refused = refused
         self._new_future = new_future
         self._wants_span = wants_span
         self._topics = topics
         self._surely_fits_bytes = surely_fits_bytes
-        self._max_block_s = max_block_s
         self._unusual = unusual
-        self._time_ns: Callable[[], int] = time.time_ns
 
     def __repr__(self) -> str:
         return f"<Sending {'nothing' if self._unusual else 'what is usual'}>"
 
     def send(
-        self, topic: Any, value: Any, key: Any, headers: Any, partition: Any, timestamp_ms: Any
+        self,
+        topic: Any,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: Any,
+        timestamp_ms: Any,
+        max_block_s: float,
     ) -> Any:
-        """The future of a record that was taken; None where something about it is unusual or wrong:
-        then nothing was done.
+        """The record's future; None where something about it is unusual or wrong: then nothing was
+        done.
 
         Raises: as `append`.
         """
@@ -87,10 +95,17 @@ class Sending:
         if self._wants_span():
             return None
         if timestamp_ms is None:
-            timestamp_ms = self._time_ns() // 1_000_000
+            timestamp_ms = time.time_ns() // 1_000_000
         elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
             return None
-        batch, index = self._append(
-            topic, partition, key, value, NO_HEADERS, timestamp_ms, self._max_block_s
-        )
-        return self._new_future(batch.delivery, index, timestamp_ms, key_size, value_size, -1)
+        try:
+            batch, index = self._append(
+                topic, partition, key, value, NO_HEADERS, timestamp_ms, max_block_s
+            )
+            delivery = batch.delivery
+        except BrokerResponseError as error:
+            if not is_refusal(error):
+                raise
+            record = timestamp_ms, key, value, ()
+            delivery, index = self._refused(error, topic, partition, record), 0
+        return self._new_future(delivery, index, timestamp_ms, key_size, value_size, -1)

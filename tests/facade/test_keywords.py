@@ -265,10 +265,11 @@ class TestDelivery:
         producer = make(bootstrap_timeout_ms=300, max_block_ms=1_000)
         producer.partitions_for("t")  # once a broker was reached, it is max_block_ms
         kafka_1.wait_until(producer.bootstrap_connected)
-        begun_s = time.monotonic()
-        with pytest.raises(BlockedError):
-            producer.send("unknown", b"v")
-        assert time.monotonic() - begun_s >= 0.9
+        for _ in range(2):  # the second time its name is known to be a possible one
+            begun_s = time.monotonic()
+            with pytest.raises(BlockedError):
+                producer.send("unknown", b"v")
+            assert time.monotonic() - begun_s >= 0.9
 
 
 class TestBatching:

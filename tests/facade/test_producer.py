@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import sys
 import threading
 import time
 import warnings
@@ -216,24 +217,72 @@ class TestBadRecords:
         with pytest.raises(kafka.errors.MessageSizeTooLargeError):
             producer.send("t", b"v")
 
+    @pytest.mark.parametrize("headers", [None, [("h", b"1")]], ids=["usual", "with headers"])
     def test_a_topic_the_cluster_refuses_is_told_by_the_future(
-        self, make: Made, caplog: pytest.LogCaptureFixture
+        self, make: Made, caplog: pytest.LogCaptureFixture, headers: list[Any] | None
     ) -> None:
         back: list[Undelivered] = []
         producer, driver = make(on_undelivered=back.append)
+        producer.send("t", b"v")  # its name is known to be a possible one
         driver.raises = kafka.errors.TopicAuthorizationFailedError("t")
-        future = producer.send("t", b"v", b"k", [("h", b"1")], timestamp_ms=5)
+        future = producer.send("t", b"v", b"k", headers, timestamp_ms=5)
         assert future.is_done
         with pytest.raises(kafka.errors.TopicAuthorizationFailedError):
             future.get(0)
         (record,) = back
         assert (record.topic, record.partition, record.key, record.value) == ("t", None, b"k", b"v")
-        assert (record.headers, record.timestamp_ms) == ((("h", b"1"),), 5)
+        assert (record.headers, record.timestamp_ms) == (tuple(headers or ()), 5)
         assert record.outcome is Outcome.NEVER_SENT
         assert record.error is future.exception
         assert "cannot write to topic t" in caplog.text
         with pytest.raises(kafka.errors.TopicAuthorizationFailedError):
             producer.partitions_for("t")
+
+    def test_a_refused_record_has_the_time_of_its_call(
+        self, make: Made, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        back: list[Undelivered] = []
+        now_ns = 1_000_000_000
+        monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+        append = StubDriver.append
+
+        def waits(driver: StubDriver, *arguments: Any) -> tuple[Batch, int]:
+            nonlocal now_ns
+            now_ns += 60_000_000_000  # for metadata
+            return append(driver, *arguments)
+
+        monkeypatch.setattr(StubDriver, "append", waits)
+        producer, driver = make(on_undelivered=back.append)
+        producer.send("t", b"v")
+        driver.raises = kafka.errors.TopicAuthorizationFailedError("t")
+        producer.send("t", b"v")
+        assert [record.timestamp_ms for record in back] == [61_000]
+
+    def test_a_refused_record_is_let_go_of_with_its_future(self, make: Made) -> None:
+        producer, driver = make()
+        producer.send("t", b"v")
+        driver.raises = kafka.errors.TopicAuthorizationFailedError("t")
+        value = b"v" * 1_000
+        held = sys.getrefcount(value)
+        gc.disable()  # else it would be found in time, or not
+        try:
+            producer.send("t", value)
+            driver.raises = None  # whose traceback has it, too
+            assert sys.getrefcount(value) == held
+        finally:
+            gc.enable()
+
+    def test_a_subclass_may_want_more_for_its_name(self, make: Made) -> None:
+        class Named(KafkaProducer):
+            def __init__(self, **keywords: Any) -> None:
+                super().__init__(**keywords)
+                self.name = "orders"
+
+            def __str__(self) -> str:
+                return self.name
+
+        with Named() as producer:
+            assert str(producer) == "orders"
 
 
 class Upper(kafka.Serializer):  # type: ignore[misc]

@@ -44,7 +44,7 @@ class Errand:
     again_s: float = 0.0  # not before
     failures: int = 0
     unknown_errors: int = 0
-    told: int = 0  # the error code of the last answer
+    last_error_code: int = 0  # of the answers to it
     since_s: float = 0.0
     token: int = -1  # of the request under way; -1: none is
     joins: bool = False  # the broker that is asked has to ask the transaction's coordinator
@@ -79,7 +79,7 @@ class Errands:
     @property
     def last_error_code(self) -> int:
         """Of what is under way; 0: nothing was answered."""
-        return 0 if self.present is None else self.present.told
+        return 0 if self.present is None else self.present.last_error_code
 
     def drop(self) -> None:
         """Nobody wants to know any more; what is under way may come back, and says nothing."""
@@ -209,7 +209,7 @@ class Errands:
     def _act(self, errand: Errand, judgement: TxnJudgement, told: Told, now: float) -> None:
         """A coordinator said no."""
         verdict = judgement.verdict
-        errand.told = told.error_code
+        errand.last_error_code = told.error_code
         errand.left |= judgement.in_doubt
         if judgement.tries_max is not None:
             errand.unknown_errors += 1

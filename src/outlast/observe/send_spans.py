@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from opentelemetry import context as contexts, propagate
 from opentelemetry.context import Context, get_current
+from opentelemetry.context.contextvars_context import ContextVarsRuntimeContext
 from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import (
     Link,
@@ -123,10 +124,14 @@ class TracedHeaders(list[Header]):
 
 def _current_context() -> Callable[[], object]:
     """What looks the context up, for each record: `get_current` without its two calls of Python.
-    Contexts that are kept otherwise (OTEL_PYTHON_CONTEXT) are asked as usual.
+    Contexts that are kept otherwise (OTEL_PYTHON_CONTEXT) are asked as usual. Found out once: who
+    keeps them otherwise does so before the producer is made.
     """
-    kept = getattr(getattr(contexts, "_RUNTIME_CONTEXT", None), "_current_context", None)
-    return kept.get if isinstance(kept, ContextVar) else get_current
+    runtime = getattr(contexts, "_RUNTIME_CONTEXT", None)
+    kept = getattr(runtime, "_current_context", None)
+    if type(runtime) is ContextVarsRuntimeContext and isinstance(kept, ContextVar):
+        return kept.get
+    return get_current
 
 
 class SendSpans:

@@ -42,8 +42,8 @@ DETACHED = replace(
 )
 """Detached storage: brokers over an object store, as AutoMQ and WarpStream.
 
-* `acks_all`: a record is acknowledged when the store has it. There are no followers, and any node
-  may take a partition over, with everything in it.
+* `acks_all`: a record is acknowledged when the store has it. There are no followers, and any
+  replica may take its partition over, with everything in it.
 * `replication_s`: a write to the store. A record that comes during one goes into the next, so an
   ack takes 0.15 to 0.5 s; WarpStream collects for 250 ms and tells of 400 ms in 99 of 100 cases.
 * `detect_s` is that of `KRAFT`: AutoMQ keeps Kafka's controllers and their session time-out.

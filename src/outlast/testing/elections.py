@@ -1,4 +1,4 @@
-"""Who may lead where acks="all" is not Kafka's: whom a majority votes for, or any node at a store.
+"""Who may lead where acks="all" is not Kafka's: whom most vote for, or any replica at a store.
 
 Theory. With acks_all="majority" a record is safe when most replicas have it. So every leader has
 all of those if it needs the votes of most replicas, and none votes for a log that is behind its
