@@ -34,14 +34,14 @@ test: lint java prometheus chromium ## lint and all tests, those on a real Kafka
 	beside=$$!; \
 	nice -n 19 $(BIN)/python -m pytest -m virtual --timeout 900 --numprocesses 2 --dist loadfile >.virtual.log 2>&1 & \
 	virtual=$$!; \
-	nice -n 19 $(MAKE) --no-print-directory coverage >.coverage.log 2>&1 & \
+	nice -n 19 $(MAKE) --no-print-directory coverage >.covered.log 2>&1 & \
 	coverage=$$!; \
 	trap 'kill $$beside $$virtual $$coverage' INT TERM; \
 	$(BIN)/python -m pytest -m "timed or real"; alone=$$?; \
 	wait $$beside; beside=$$?; \
 	wait $$virtual; virtual=$$?; \
 	wait $$coverage; coverage=$$?; \
-	cat .beside.log .virtual.log .coverage.log; exit $$((alone | beside | virtual | coverage))
+	cat .beside.log .virtual.log .covered.log; exit $$((alone | beside | virtual | coverage))
 
 # By those tests alone whose subject is the engine's parts. Their exhaustive walk is left out: it takes
 # minutes, and reaches no line that the others do not.
@@ -123,7 +123,7 @@ docs: $(VENV)/.docs ## the documents' tables, dashboard and alerts anew from the
 	@echo "The site is in build/site/index.html."
 
 clean: ## take away everything the other targets made
-	rm -rf $(VENV) .kafka .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.log .beside.log .virtual.log build dist
+	rm -rf $(VENV) .kafka .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .covered.log .beside.log .virtual.log build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --- set-up: each step leaves a stamp and is not done twice ---------------------------------------

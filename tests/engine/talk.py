@@ -181,8 +181,8 @@ class Talk:
     def compress(self) -> None:
         """What is being compressed is done."""
         batches, self.compressing = self.compressing, []
-        for batch in batches:
-            self.sender.compressed(batch, batch.compressed(GZIP), self.now)
+        for left, batch in zip(range(len(batches) - 1, -1, -1), batches, strict=True):
+            self.sender.compressed(batch, batch.compressed(GZIP), self.now, more=left > 0)
 
     def _connect(self, connection: Connection) -> None:
         kinds = {connection.node_id, connection.role}

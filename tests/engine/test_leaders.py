@@ -371,6 +371,15 @@ class TestCompression:
         talk.obey()
         assert [batch.partition for batch in talk.compressing] == [1]
 
+    def test_what_is_compressed_at_once_is_sent_at_once(self) -> None:
+        talk = Talk(compression=1, partitions=3)
+        talk.compresses_slowly = True
+        talk.request(0, 1, 2)
+        talk.compress()
+        talk.obey()
+        [send] = talk.on(Role.OPEN)
+        assert [p.index for p in send.request.topic_data[0].partition_data] == [0, 1, 2]
+
     def test_a_request_waits_for_one_that_would_miss_it_where_answers_take_long(self) -> None:
         talk = Talk(compression=1, partitions=2)
         talk.request(0, 1)

@@ -321,6 +321,24 @@ def test_a_commit_that_nobody_was_asked_for_may_be_aborted_and_says_so() -> None
         talk.again(engine.commit, committing)
 
 
+def test_an_abort_is_no_commit_though_the_coordinator_was_to_be_asked_for_one() -> None:
+    """Its connection was being made when the application changed its mind."""
+    talk, engine = begun(keep={END_TXN})
+    talk.batch()
+    talk.produced(told(offset=3))
+    talk.hanging = {COORDINATOR}
+    talk.lose(Role.COORDINATOR)
+    committing = waits(talk.call(engine.commit))
+    aborting = waits(talk.call(engine.abort))
+    talk.hanging = set()
+    talk.sender.connected(talk.connecting(COORDINATOR, Role.COORDINATOR), FIRST, talk.now)
+    talk.pass_time(1.0)
+    assert not talk.answers(END_TXN).committed
+    assert talk.again(engine.abort, aborting) is None
+    with pytest.raises(KafkaError, match=r"ended by abort_transaction\(\)"):
+        talk.again(engine.commit, committing)
+
+
 def test_an_end_that_is_refused_is_told_to_all_who_wait_for_it() -> None:
     talk, engine = begun(keep={END_TXN})
     talk.batch()

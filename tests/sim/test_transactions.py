@@ -50,6 +50,7 @@ def test_a_commit_that_may_have_been_done_is_not_undone() -> None:
     assert list(load.findings()) == []
 
 
+@pytest.mark.source  # bugs are planted in the source text
 @pytest.mark.parametrize("mutant", TRANSACTIONS, ids=str)
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     assert mutant.caught(), mutant.breaks

@@ -245,8 +245,8 @@ class Transactions:
         """Nothing of an aborted transaction is sent any more."""
         self._error = None
         self._give_up_records(FailureReason("aborted", None, "its transaction was aborted"), now)
-        if self.errands.present is None or self.errands.present.what not in (INIT, END):
-            self.errands.drop()
+        if self.errands.present is None or self.errands.present.what != INIT:
+            self.errands.drop()  # also a commit that nobody was asked for yet
 
     def _fail(self, error: Exception, now: float) -> None:
         """The transaction fails: nothing of it is sent any more."""
