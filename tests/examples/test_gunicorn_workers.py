@@ -6,18 +6,19 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from http.client import HTTPConnection
 from itertools import count
 from pathlib import Path
+from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from outlast.testing import FAST, MockCluster
 from tests.examples.programs import command, server, until, values
 
 COMMAND = [*command("gunicorn_workers.py"), "--bind", "127.0.0.1:0"]
-EACH_ITS_CONNECTION = httpx.Limits(max_keepalive_connections=0)  # so that both workers have some
 # Longer than a producer that nobody closes goes on at exit without an outcome.
 SLOW_ELECTION = replace(FAST, detect_s=1.5)
 
@@ -27,17 +28,21 @@ def producer_ids(cluster: MockCluster) -> set[int]:
 
 
 class Clicks:
-    """Clicks on numbered pages, by eight users."""
+    """Clicks on numbered pages, by eight users. Each has a connection of its own, so that both
+    workers have some.
+    """
 
     def __init__(self, address: str) -> None:
         self.taken: list[int] = []
-        self._client = httpx.Client(base_url=address, timeout=20, limits=EACH_ITS_CONNECTION)
+        self._host = urlsplit(address).netloc
         self._numbers: Iterator[int] = count()
 
     def send(self, many: int) -> None:
         def click(number: int) -> None:
-            if self._client.get(f"/{number}").status_code == 202:
-                self.taken.append(number)
+            with closing(HTTPConnection(self._host, timeout=20)) as connection:
+                connection.request("GET", f"/{number}")
+                if connection.getresponse().status == 202:
+                    self.taken.append(number)
 
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(click, [next(self._numbers) for _ in range(many)]))
