@@ -7,7 +7,7 @@ in docs/performance.md.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.summary import Run
@@ -42,18 +42,12 @@ def _seconds(metric: str, unit_s: float) -> Callable[[Sequence[Run]], str]:
     return cell
 
 
-def _sum(metrics: Iterable[str]) -> Callable[[Sequence[Run]], str]:
-    names = tuple(metrics)
-    return lambda runs: f"{sum(run[name] for run in runs for name in names):,}"
-
-
 ACKS = "nothing is acknowledged for"
 LATE = "first ack after the new leader is there"
 LINES = (
     Line(f"a leader is stopped in order: {ACKS}", "Kafka, SIGTERM", _seconds("gap_ms", 1e-3)),
     Line(f"a leader crashes: {LATE}", "Kafka, SIGKILL", _seconds("over_ms", 1e-3)),
     Line(f"a leader falls silent: {LATE}", "Kafka, SIGSTOP, SIGCONT", _seconds("over_ms", 1e-3)),
-    Line("… and records fail", "Kafka, SIGSTOP, SIGCONT", _sum(["failed", "unsettled"])),
     Line(
         f"one of four brokers crashes: where it had no replica, {ACKS}",
         NEIGHBOURS,
