@@ -339,27 +339,26 @@ def test_an_abort_is_no_commit_though_the_coordinator_was_to_be_asked_for_one() 
         talk.again(engine.commit, committing)
 
 
-def test_an_end_that_is_refused_is_told_to_all_who_wait_for_it() -> None:
+def refused_end(name: str) -> Transactions:
+    """Two threads call this, and both are told that the coordinator refuses it."""
     talk, engine = begun(keep={END_TXN})
     talk.batch()
     talk.produced(told(offset=3))
-    first, second = waits(talk.call(engine.commit)), waits(talk.call(engine.commit))
+    end = getattr(engine, name)
+    first, second = waits(talk.call(end)), waits(talk.call(end))
     talk.answers(END_TXN, ID_FORBIDDEN)
     for waiting in (first, second):
         with pytest.raises(TransactionalIdAuthorizationFailedError):
-            talk.again(engine.commit, waiting)
+            talk.again(end, waiting)
+    return engine
+
+
+def test_an_end_that_is_refused_is_told_to_all_who_wait_for_it() -> None:
+    refused_end("commit")
 
 
 def test_an_abort_that_is_refused_leaves_the_transaction_to_its_time_out() -> None:
-    talk, engine = begun(keep={END_TXN})
-    talk.batch()
-    talk.produced(told(offset=3))
-    first, second = waits(talk.call(engine.abort)), waits(talk.call(engine.abort))
-    talk.answers(END_TXN, ID_FORBIDDEN)
-    for waiting in (first, second):
-        with pytest.raises(TransactionalIdAuthorizationFailedError):
-            talk.again(engine.abort, waiting)
-    assert engine.state is State.UNINITIALIZED
+    assert refused_end("abort").state is State.UNINITIALIZED
 
 
 def test_a_commit_whose_answers_were_lost_may_have_been_done() -> None:

@@ -58,10 +58,7 @@ class ClusterSettings:
 
     # Replication
     acks_all: Literal["isr", "majority", "store"] = "isr"  # who must have what acks=all answers
-    replication_s: Span = (
-        0.001,
-        0.004,
-    )  # append → a follower (or the store) has it, and the leader knows
+    replication_s: Span = (0.001, 0.004)  # append → a follower, or the store, has it (and tells)
     fetch_backoff_s: Span = 0.05  # replica.fetch.backoff.ms (Kafka's default is 1 s)
     fetch_backoff_p: float = 0.5  # chance of it after a move, a stop, a topic's creation (S3)
     not_enough_replicas_after_append: bool = False  # brokers before 4.0: 20 in place of 7 (S4)

@@ -143,8 +143,9 @@ class MockCluster:
     # --- nodes and leaders ----------------------------------------------------------------------
 
     def kill(self, node_id: int) -> None:
-        """Crash a node: its connections are reset, its port refuses, and the cluster notices after
-        `settings.detect_s`. A node that is down stays so; the others here are as forgiving.
+        """Crash a node: its connections are reset, its port refuses (unless `crash_resets` is off:
+        then both fall silent), and the cluster notices after `settings.detect_s`. A node that is
+        down stays so; the others here are as forgiving.
         """
         self._node("kill", node_id)
 
