@@ -28,6 +28,8 @@ class Aftermath:
         """End what can be ended; else look again once a second."""
         hub = self._hub
         idle = hub.recorder.idle()
+        if not idle:
+            return
         for tp in idle:
             leader = hub.metadata.leader(*tp)
             if leader is None or not leader.usable:
@@ -42,7 +44,7 @@ class Aftermath:
                 )
             elif not hub.recorder.heard(tp, answered_s):
                 self._greet(leader.node_id, now)
-        if idle and now >= self._look_s:
+        if now >= self._look_s:
             self._look_s = now + LOOK_S
             hub.inquiries.clock.want(now)
 

@@ -285,7 +285,7 @@ class Brokers:
 
     def forget_down(self, now: float) -> None:
         """What went down long ago is in no ISR any more; where it is, it is up again."""
-        for node_id, since_s in list(self.down.items()):
+        for node_id, since_s in list(self.down.items()) if self.down else ():
             if now - since_s > DOWN_FOR_S:
                 del self.down[node_id]
 

@@ -105,12 +105,14 @@ class Hub:
 
     def report(self, now: float) -> None:
         """What parts of the hub noted for observers: lanes, connections, odd schedules."""
-        for change in self.lanes.changes:
-            self.stalls.lane_changed((change.topic, change.partition), change.lane.value)
-        self.out.facts += self.lanes.changes
-        self.lanes.changes.clear()
-        self.out.facts += [ConnectionClosed(*ended) for ended in self.brokers.closed]
-        self.brokers.closed.clear()
+        if self.lanes.changes:
+            for change in self.lanes.changes:
+                self.stalls.lane_changed((change.topic, change.partition), change.lane.value)
+            self.out.facts += self.lanes.changes
+            self.lanes.changes.clear()
+        if self.brokers.closed:
+            self.out.facts += [ConnectionClosed(*ended) for ended in self.brokers.closed]
+            self.brokers.closed.clear()
         for text in self.schedules.complaints:
             self.out.facts.append(Complaint(now, "warning", text))
         self.schedules.complaints.clear()
@@ -331,6 +333,8 @@ class Hub:
 
         The newest, not the oldest: one that stays dead must not slow the others' recovery down.
         """
+        if not self.troubled:
+            return None
         for tp in list(self.troubled):
             leader = self.metadata.leader(*tp)
             usable = leader is not None and leader.usable

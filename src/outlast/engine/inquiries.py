@@ -138,7 +138,10 @@ class Inquiries:
         """When to call `step` next, if no event comes before. It was last called at `looked_s`:
         what has fallen due since then counts, and what was due by then could not be asked.
         """
-        times = [self.clock.due_at(looked_s)]
+        due_s = self.clock.due_at(looked_s)
+        if self._only_metadata() and (due_s is None or due_s > looked_s):
+            return due_s
+        times = [due_s]
         if self._wants_pid and not self._outstanding(Question.PRODUCER_ID):
             times.append(self._pid_retry_s)
         if not self._outstanding(Question.COORDINATOR):
@@ -161,6 +164,8 @@ class Inquiries:
         """Ask what is due."""
         due_s = self.clock.due_at(now)
         metadata = due_s is not None and due_s <= now
+        if not metadata and self._only_metadata():
+            return []
         hedged = self._hedge_metadata(now)
         producer_id = bool(self._wants_pid) and now >= self._pid_retry_s
         if producer_id:
@@ -182,6 +187,14 @@ class Inquiries:
         if coordinator and not self._asks(link, Question.COORDINATOR):
             commands.append(self._ask_coordinator(link, coordinator, now))
         return commands
+
+    def _only_metadata(self) -> bool:
+        """Whether nothing else may be wanted now, and no control link owes an answer: so it is in
+        nearly every step.
+        """
+        if self._wants_pid or self._coordinators:
+            return False
+        return all(link.waiting_since_s() is None for link in self.links())
 
     def _hedge_metadata(self, now: float) -> bool:
         asked = self._outstanding(Question.METADATA)

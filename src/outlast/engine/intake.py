@@ -291,7 +291,9 @@ class Intake:
 
     def waiting_since_s(self) -> float | None:
         """Since when the last topic to be asked for has been waited for."""
-        return max((min(t.values()) for t in self._waiters.values()), default=None)
+        if not self._waiters:
+            return None
+        return max(min(tickets.values()) for tickets in self._waiters.values())
 
     def metadata_waiters(self) -> int:
         """How many threads wait to learn a topic's partitions."""

@@ -61,9 +61,10 @@ class Outgoing:
             self._redial, self._held = {}, {}
         for place in hub.agenda.take(now):
             self._look(place, now)
-        links = {**self._lines, **self._redial}
-        # open lanes first: should there be but one connection to be had, it is theirs
-        for link in sorted(links, key=_is_slow):
+        links = list({**self._lines, **self._redial})
+        if len(links) > 1:
+            links.sort(key=_is_slow)  # should there be but one connection to be had: open ones'
+        for link in links:
             self._pump_link(link, now)
 
     def _look(self, place: Partition, now: float) -> None:

@@ -265,6 +265,10 @@ class Sender:
         self._hub.tell(self._hub.stalls.tick(now))
         self._advance(now)
 
+    def step(self, now: float) -> None:
+        """Records came, and nothing is due: send what can be sent."""
+        self._advance(now)
+
     def take(self) -> Outbox:
         """Everything since the last take."""
         out, self._hub.out = self._hub.out, Outbox()
@@ -349,7 +353,7 @@ class Sender:
             hub.inquiries.clock.want(now)
         wants = (hub.newest_trouble_s(), self._intake.waiting_since_s(), self._silence.since_s())
         since = [s for s in wants if s is not None]
-        hub.inquiries.clock.need(max(since, default=None), now)
+        hub.inquiries.clock.need(max(since) if since else None, now)
         hub.out.commands += hub.inquiries.step(now)
         hub.tell(self._pressure.look(self._intake.metadata_waiters(), now))
         hub.report(now)

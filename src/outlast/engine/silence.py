@@ -20,6 +20,7 @@ metadata does not name any more.
 
 from __future__ import annotations
 
+from math import inf
 from statistics import median
 
 from outlast.engine.answers import Answers
@@ -52,6 +53,7 @@ class Silence:
         self._hub = hub
         self._answers = answers
         self._suspects: dict[Link, _Suspect] = {}
+        self._look_s = 0.0  # nobody can be silent before
 
     def __repr__(self) -> str:
         return f"<Silence suspects={list(self._suspects)}>"
@@ -70,12 +72,21 @@ class Silence:
     # --- time -----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Look at every connection to a leader or coordinator that owes an answer."""
+        """Look at every connection to a leader or coordinator that owes an answer.
+
+        Not in each step: an answer or a sending puts a time-out off, and what is not owed yet has
+        all of its own before it.
+        """
+        if now < self._look_s and not self._suspects:
+            return
+        self._look_s = now + self._hub.settings.silence_timeout_s
         for link in self._hub.brokers:
             if link.role not in WATCHED_ROLES:
                 continue
             since_s = self._silent_since_s(link)
-            if since_s is None or now < since_s + self.timeout_s(link):
+            silent_s = inf if since_s is None else since_s + self.timeout_s(link)
+            if now < silent_s:
+                self._look_s = min(self._look_s, silent_s)
                 self._clear(link, now)
                 continue
             suspect = self._suspects.get(link)
@@ -86,6 +97,9 @@ class Silence:
 
     def next_deadline(self, looked_s: float) -> float | None:
         """When to `tick`, if nothing comes before; the last tick was at `looked_s`."""
+        if not self._suspects:
+            owed = [link.waiting_since_s() is not None for link in self._hub.brokers.up()]
+            return self._look_s if any(owed) else None
         times = []
         for link in self._hub.brokers.up():
             watched = link.role in WATCHED_ROLES
@@ -106,6 +120,8 @@ class Silence:
 
     def since_s(self) -> float | None:
         """Since when the last node to fall silent is suspected: metadata is wanted meanwhile."""
+        if not self._suspects:
+            return None
         suspects = self._suspects.items()
         return max((s.since_s for link, s in suspects if not self._lives(link)), default=None)
 

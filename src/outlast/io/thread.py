@@ -292,9 +292,11 @@ class Driver(Entrance):
             for event in events:
                 self._deliver(sender, event, now)
             due = due_s is not None and now >= due_s
-            if not events or due or last or now - self._ticked_s >= _TICK_S:
+            if due or last or now - self._ticked_s >= _TICK_S:
                 self._ticked_s = now
-                sender.tick(now)  # else the events have had all done that could be
+                sender.tick(now)
+            elif not events:  # woken for records; an event has had all done that could be
+                sender.step(now)
             if last:
                 self._end(sender, now)
             outbox = sender.take()
