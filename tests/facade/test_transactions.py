@@ -34,7 +34,7 @@ from outlast.testing.server import ClusterServer
 from tests.net.broker import until
 
 TOPIC, ID = "orders", "shop"
-PRODUCE, INIT, END_TXN, ADD_PARTITIONS, TXN_OFFSET_COMMIT = 0, 22, 26, 24, 28
+PRODUCE, FIND_COORDINATOR, INIT, END_TXN, ADD_PARTITIONS, TXN_OFFSET_COMMIT = 0, 10, 22, 26, 24, 28
 Make = Callable[..., KafkaProducer]
 
 
@@ -380,7 +380,9 @@ def test_an_end_whose_answer_is_lost_is_asked_for_again(
     )
 
 
-@pytest.mark.parametrize("fault", [Error(api=END_TXN, code=120), Error(api=10, code=53)], ids=str)
+@pytest.mark.parametrize(
+    "fault", [Error(api=END_TXN, code=120), Error(api=FIND_COORDINATOR, code=53)], ids=str
+)
 def test_a_commit_that_may_have_been_done_is_not_told_as_undone(
     cluster: ClusterServer, make: Make, fault: Error
 ) -> None:
@@ -615,6 +617,16 @@ def test_a_call_that_ran_into_its_time_names_the_answer_that_it_got(
     until_done(producer.abort_transaction)
     transact(producer, "a")
     until_seen(cluster, "a")
+
+
+def test_it_names_what_kept_the_coordinator_from_being_found(
+    cluster: ClusterServer, make_producer: Callable[..., KafkaProducer]
+) -> None:
+    fault = Error(api=FIND_COORDINATOR, code=15)
+    cluster.call(lambda mock, _: mock.faults.append(fault))
+    producer = make_producer(cluster, transactional_id=ID, max_block_ms=300)
+    with pytest.raises(KafkaTimeoutError, match="only answered CoordinatorNotAvailableError"):
+        producer.init_transactions()
 
 
 # --- what joins -----------------------------------------------------------------------------------

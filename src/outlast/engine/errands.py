@@ -165,8 +165,10 @@ class Errands:
             return
         judgement = judge_coordinator(told.error_code)
         final = judgement.verdict in (TxnVerdict.ABORT, TxnVerdict.REFUSE)
-        errand = self.present
-        if final and errand is not None and errand.key == key and not errand.left:
+        errand = self.present if self.present is not None and self.present.key == key else None
+        if errand is not None:
+            errand.last_error_code = told.error_code
+        if final and errand is not None and not errand.left:
             self._hub.inquiries.forget_coordinator(key)
             self._never_asked(errand, judgement, told, now)
         elif judgement.cause is not None:
