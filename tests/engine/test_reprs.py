@@ -147,6 +147,7 @@ def test_the_hub_and_its_files() -> None:
     shown: dict[Any, str] = {
         intake: "<Intake waiting for metadata: {'u': 1}>",
         answers: "<Answers>",
+        answers.steering: f"<Steering {hub.lanes!r}>",
         Aftermath(hub): "<Aftermath of []>",
         Outgoing(hub): "<Outgoing {}>",
         Silence(hub, answers): "<Silence suspects=[]>",

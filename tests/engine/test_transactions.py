@@ -513,6 +513,17 @@ class TestOffsets:
         talk.answers(END_TXN)
         assert talk.again(engine.abort, aborting) is None
 
+    def test_who_waits_while_another_goes_on_to_the_next_is_told_that(self) -> None:
+        talk, engine = begun(keep={COMMIT_OFFSETS})
+        look = send_offsets(talk, engine)
+        waiting = waits(look(talk.now, 0))
+        aborting = waits(talk.call(engine.abort))
+        talk.answers(COMMIT_OFFSETS)
+        assert talk.again(engine.abort, aborting) is None
+        engine.begin(talk.now)
+        with pytest.raises(KafkaError, match="of these offsets has ended"):
+            talk.again(look, waiting)
+
 
 # --- coordinators -------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tests.packaging.oldest import PYPROJECT, oldest, read
 
 ROOT = PYPROJECT.parent
 VENVS = ROOT / ".venv" / "environments"
-TOOLS = ("pytest", "pytest-timeout", "hypothesis", "psutil", "cryptography", "gevent")
+TOOLS = ("pytest", "pytest-timeout", "hypothesis", "psutil", "cryptography", "gevent", "hatchling")
 LIBRARIES = ("tests/facade", "tests/observe", "tests/wire")
 NEED_NEWER = (  # in the test itself: packages of OpenTelemetry's, a server of prometheus_client's
     "tests/observe/test_instrumentation.py",

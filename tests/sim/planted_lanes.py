@@ -66,7 +66,7 @@ LANES = (
         "The stuck partition goes on in the slow lane while the open one owes answers for it. "
         "(Rules 3 and 4 of the partition and its assert stand behind that: all are broken.)",
         (
-            Edit("answers.Answers._steer", "self._clear_lane(link, now)", "pass"),
+            Edit("steering.Steering.steer", "self._clear_lane(link, now)", "pass"),
             Edit("partition.Partition.next_batch", "connection != self.connection or not", "not"),
             Edit("partition.Partition.may_pipeline", "self.proven == current", "True"),
             Edit("partition.Partition._rewind", "self.in_flight > 0", "False"),
@@ -81,7 +81,7 @@ LANES = (
     Mutant(
         "the open lane is kept",
         "What is in flight behind a stuck one waits its turn, one ack wait for each request.",
-        edit("answers.Answers._steer", "if link.pending and stuck", "if False"),
+        edit("steering.Steering.steer", "if link.pending and stuck", "if False"),
         BEHIND,
     ),
     Mutant(
@@ -118,14 +118,14 @@ LANES = (
     Mutant(
         "who stands in line stays there",
         "Nobody is sent again on account of a line, and each of it is served in turn.",
-        edit("answers.Answers.tick", "if self._is_long_line(link, now)", "if False"),
+        edit("steering.Steering.tick", "if self._is_long_line(link, now)", "if False"),
         in_line("test_a_neighbour_waits_for_one_late_ack_when_it_begins", 0),
     ),
     Mutant(
         "a line is for those who stand in it",
         "Who comes while it stands, and has no place in it, is not thought of.",
         edit(
-            "answers.Answers._is_long_line",
+            "steering.Steering._is_long_line",
             "under_way + self._hub.waiting_for(link, now)",
             "under_way",
         ),
@@ -246,7 +246,7 @@ LANES = (
         "an old copy leads back",
         "A repeat of what was in flight when the open lane was given up may have been there for "
         "long: that it is acked at once says nothing of the follower.",
-        edit("answers.Answers._steer", "is LaneReason.STUCK", "is LaneReason.MOVED"),
+        edit("steering.Steering.steer", "is LaneReason.STUCK", "is LaneReason.MOVED"),
         ALWAYS_LATE,
     ),
     Mutant(
@@ -391,7 +391,7 @@ WAITS = (
         "what a 7 held back is a measure",
         "A healthy ack in an answer that waited for a stuck one took the whole ack wait, and the "
         "next ack wait would be four of it.",
-        edit("answers.Answers._steer", "elif waits_s and not behind:", "if waits_s:"),
+        edit("steering.Steering.steer", "elif waits_s and not behind:", "if waits_s:"),
         rule("test_what_a_7_held_back_is_no_measure"),
     ),
     Mutant(

@@ -10,20 +10,17 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import inf
 from typing import Any
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import NARROW_FOR_S, Link, Pending, Question
 from outlast.engine.hub import Hub
-from outlast.engine.lanes import owed_since_s, served_since_s
+from outlast.engine.lanes import owed_since_s
 from outlast.engine.messages import (
-    AttemptState,
     Cause,
     Connection,
     ConnectionLost,
     Disconnect,
-    LaneReason,
     Loss,
     MetadataRefreshed,
     Role,
@@ -33,10 +30,10 @@ from outlast.engine.metadata import Node
 from outlast.engine.partition import Partition
 from outlast.engine.produce import Answer, read_answers
 from outlast.engine.queue import FailureReason
+from outlast.engine.steering import Steering, Told
 from outlast.engine.verdict import SOON_S, Judgement, Verdict, judge, judge_abort
 
 UNKNOWN_SERVER_ERROR = -1
-LINE_GRACE_S = 0.05  # within it the next answer comes, unless that is late, too
 
 
 class Answers:
@@ -44,6 +41,7 @@ class Answers:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self.steering = Steering(hub, self._clear_lane)
 
     def __repr__(self) -> str:
         return "<Answers>"
@@ -51,7 +49,7 @@ class Answers:
     def produced(self, link: Link, pending: Pending, response: Any, now: float) -> None:
         """A Produce answer: each of its partitions has its own."""
         answers = read_answers(response, (batch for _, batch in pending.batches))
-        told: list[tuple[Partition, Batch, Attempt]] = []
+        told: list[Told] = []
         for place, batch in pending.batches:
             attempt = batch.open_attempt
             assert attempt is not None
@@ -59,91 +57,7 @@ class Answers:
         for place, batch, attempt in told:
             self._answered(place, batch, attempt, answers.get(place.tp), now)
         if self._hub.lanes.enabled:
-            self._steer(link, pending.sent_s, told, now)
-
-    def _steer(
-        self,
-        link: Link,
-        sent_s: float,
-        told: Sequence[tuple[Partition, Batch, Attempt]],
-        now: float,
-    ) -> None:
-        """What an answer says about lanes: whose acks are usual, and who is stuck.
-
-        An answer waits for its slowest partition and for the requests before it (C18, C19): where
-        a 7 held it back, the time of its acks is no measure. Yet each 0 in it came within the ack
-        wait, or it were a 7.
-        """
-        lanes, node_id = self._hub.lanes, link.node_id
-        stuck = held_back = False
-        for place, _, attempt in told:
-            if attempt.stalled:
-                held_back = True
-                stuck |= lanes.stuck(place.tp, node_id, attempt.sent_s, now)
-        behind = sent_s < max(link.stalled_s, link.throttled_until_s)
-        waits_s: list[float] = []
-        for place, batch, attempt in told:
-            if attempt.state is AttemptState.ACCEPTED:
-                since_s = served_since_s(batch, attempt)
-                waits_s.append(now - since_s)
-                place.queue.learn_pace(now - since_s)
-                lanes.acked(place.tp, node_id, attempt.sent_s)
-                reason = lanes.of(place.tp)[1]
-                if reason is None:
-                    continue
-                if reason is LaneReason.STUCK:
-                    since_s = owed_since_s(batch, attempt)  # a copy may have been there for long
-                if held_back:
-                    usual = since_s == attempt.sent_s
-                else:
-                    usual = not behind and now - since_s <= lanes.ack_wait_s(node_id)
-                lanes.acked_while_slow(place.tp, attempt.sent_s, usual=usual, now=now)
-        if held_back:
-            link.stalled_s = now
-        elif waits_s and not behind:
-            lanes.sample(node_id, waits_s)
-        tps = [place.tp for place, _, _ in told]
-        if waits_s and not held_back:
-            lanes.answered(link, tps, now)
-        if link.pending and stuck:
-            self._clear_lane(link, now)
-        elif link.pending:
-            link.line_after = tps
-            if self._is_long_line(link, now):
-                begun_s = max(now, link.pending[0].sent_s + link.quickest_s)
-                link.line_due_s = begun_s + LINE_GRACE_S
-
-    def tick(self, now: float) -> None:
-        """Leave lines whose next request is not answered at once, either. (It is where a node, the
-        network or this process stood still, or where only the one answer was late.)
-        """
-        for link in self._hub.brokers:
-            if now >= link.line_due_s:
-                link.line_due_s = inf
-                if self._is_long_line(link, now):
-                    self._clear_lane(link, now)
-
-    def next_deadline(self) -> float | None:
-        """When to `tick`, if nothing comes before."""
-        due = (link.line_due_s for link in self._hub.brokers if link.line_due_s < inf)
-        return min(due, default=None)
-
-    def _is_long_line(self, link: Link, now: float) -> bool:
-        """Whether others than those of the last answer, and than those known to be late, would wait
-        behind a line of more than twice the ack wait. Sent again, they go first.
-        """
-        if not link.pending or now < link.throttled_until_s:
-            return False
-        if link.role is not Role.OPEN or self._hub.lanes.shared(link):
-            return False
-        lateness = self._hub.lanes.lateness
-        line_s = lateness.line_s(link.pending, link.served_s)
-        last_s = now - link.pending[-1].sent_s + line_s
-        if last_s <= 2 * self._hub.lanes.ack_wait_s(link.node_id):
-            return False
-        under_way = [place for pending in link.pending for place, _ in pending.batches]
-        others = [place.tp for place in under_way + self._hub.waiting_for(link, now)]
-        return any(tp not in link.line_after and tp not in lateness for tp in others)
+            self.steering.steer(link, pending.sent_s, told, now)
 
     def _clear_lane(self, link: Link, now: float) -> None:
         """Abort a lane behind a stuck request: what waits there would be served one by one, each

@@ -1,9 +1,9 @@
 """The hub's state, and what its parts do in common: settle records, keep gaps, doubt leaders.
 
 The hub is the files that share one `Hub`: `intake` (records in), `outgoing` (requests out),
-`answers` (what comes back), `silence` and `aftermath` (what does not), `health` (a view) and
-`sender` (events, time, the public face). Only they know the other parts of the engine; those return
-values and never call each other.
+`answers` and `steering` (what comes back), `silence` and `aftermath` (what does not), `health` (a
+view) and `sender` (events, time, the public face). Only they know the other parts of the engine;
+those return values and never call each other.
 """
 
 from __future__ import annotations

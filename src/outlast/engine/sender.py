@@ -260,7 +260,7 @@ class Sender:
                     self._answers.give_up(link, judge_timeout(), "no answer in time", now)
                 else:
                     self._hub.close_link(link, now)
-        self._answers.tick(now)
+        self._answers.steering.tick(now)
         self._hub.tell(self._hub.recorder.tick(now))
         self._hub.tell(self._hub.stalls.tick(now))
         self._advance(now)
@@ -291,7 +291,7 @@ class Sender:
             self._outgoing.next_deadline(looked_s),
             self._hub.expiry_s if self._hub.busy else None,
             self._silence.next_deadline(looked_s),
-            self._answers.next_deadline(),
+            self._answers.steering.next_deadline(),
             self._aftermath.next_deadline(),
             self._pressure.next_deadline(),
             self._hub.lanes.next_deadline(),

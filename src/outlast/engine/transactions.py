@@ -28,11 +28,12 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from kafka import errors as kafka_errors
 
-from outlast.engine import txn_wire
+from outlast.engine import txn_errands, txn_wire
 from outlast.engine.batch import Batch
 from outlast.engine.errands import Errand, Errands
 from outlast.engine.hub import Hub
@@ -42,13 +43,13 @@ from outlast.engine.queue import FailureReason
 from outlast.engine.transaction import PendingOffsets, Transaction
 from outlast.engine.transaction_state import TABLE, Event, State, after
 from outlast.engine.transactional_partition import TransactionalPartition
+from outlast.engine.txn_errands import END, INIT
 from outlast.engine.txn_verdict import TxnJudgement, TxnVerdict
 from outlast.engine.txn_waiters import Waiters, again
-from outlast.engine.txn_wire import GROUP, TRANSACTION, Group, Key, Offset, Producer, Told
+from outlast.engine.txn_wire import TRANSACTION, Group, Key, Offset, Producer, Told
 
 TopicPartition = tuple[str, int]
 NO_PRODUCER = Producer()
-INIT, END = "InitProducerId", "EndTxn"
 THEN = "Call abort_transaction(), then begin again"
 
 
@@ -141,7 +142,8 @@ class Transactions:
             self._raise_failure(ticket)
             if present is not self._present or self.state is not State.IN_TRANSACTION:
                 self.waiters.forget(ticket)
-                after(self.state, Event.OFFSETS)
+                after(self.state, Event.OFFSETS)  # raises, unless the next one has begun
+                raise kafka_errors.KafkaError("The transaction of these offsets has ended")
             return self.waiters.wait(present, ticket)
 
         self.step(now)
@@ -321,13 +323,10 @@ class Transactions:
         return None
 
     def _init_errand(self) -> Errand:
-        return Errand(
-            INIT,
-            self._key,
-            lambda: txn_wire.init_producer_id(self._id, self._timeout_ms, self._producer),
-            txn_wire.told_of_producer,
-            self._initialized,
-        )
+        return txn_errands.take_over(self._key, self._timeout_ms, self._who, self._initialized)
+
+    def _who(self) -> Producer:
+        return self._producer
 
     def _initialized(self, response: Any, now: float) -> None:
         self._producer = Producer(response.producer_id, response.producer_epoch)
@@ -350,13 +349,7 @@ class Transactions:
                 self._present.added.add(tp)
                 self._hub.agenda.changed(place)
 
-        return Errand(
-            "AddPartitionsToTxn",
-            self._key,
-            lambda: txn_wire.add_partitions(self._id, self._producer, wanted),
-            lambda response: txn_wire.told_of_partitions(response, wanted),
-            done,
-        )
+        return txn_errands.add_partitions(self._key, self._who, wanted, done)
 
     def _offsets_errand(self, entry: PendingOffsets) -> Errand:
         self._present.begun = True
@@ -368,36 +361,16 @@ class Transactions:
             entry.done = True
             self._wake()
 
-        if not (entry.added or self.second):
-            return Errand(
-                "AddOffsetsToTxn",
-                self._key,
-                lambda: txn_wire.add_offsets(self._id, self._producer, entry.group),
-                txn_wire.told,
-                added,
-            )
-        return Errand(
-            "TxnOffsetCommit",
-            (GROUP, entry.group.group_id),
-            lambda: txn_wire.commit_offsets(
-                self._id, self._producer, entry.group, entry.offsets, second=self.second
-            ),
-            lambda response: txn_wire.told_of_partitions(response, entry.offsets),
-            done,
-            joins=self.second,
-        )
+        if entry.added or self.second:
+            return txn_errands.commit_offsets(self._key, self._who, entry, done, second=self.second)
+        return txn_errands.add_group(self._key, self._who, entry, added)
 
     def _end_errand(self, *, commit: bool) -> Errand | None:
         if not self._present.begun:
             self._end()  # the coordinator has never heard of it
             return None
-        return Errand(
-            END,
-            self._key,
-            lambda: self._ask_for_end(commit=commit),
-            txn_wire.told,
-            self._has_ended,
-        )
+        ask = partial(self._ask_for_end, commit=commit)
+        return txn_errands.end(self._key, ask, self._has_ended)
 
     def _ask_for_end(self, *, commit: bool) -> Any:
         self._present.end_asked |= commit
