@@ -88,18 +88,18 @@ class Bootstrap:
 class OneByOne:
     """The driver tells facts one at a time, so that an observer that raises is dropped alone."""
 
-    __slots__ = ("_observer", "hears_batches")
+    __slots__ = ("hears_batches", "together")
 
     def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+        self.together = observer
         self.hears_batches = observer.hears_batches
 
     def __repr__(self) -> str:
-        return repr(self._observer)
+        return repr(self.together)
 
     def __call__(self, fact: Fact) -> None:
         """Pass it on."""
-        self._observer((fact,))
+        self.together((fact,))
 
 
 def observers_for(

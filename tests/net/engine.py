@@ -133,6 +133,10 @@ class Engine:
             self.settle()
             self.attention = False
 
+    def step(self, now: float) -> None:
+        """All that it does, it does in `tick`."""
+        self.tick(now)
+
     def take(self) -> Outbox:
         out = Outbox(
             self.commands,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol, cast
+from itertools import groupby
+from typing import Protocol, TypeVar, cast
 
 from outlast.engine.batch import Batch, Result
 from outlast.engine.messages import Completion, Fact, Outcome, RecordsSettled, Settled
@@ -19,6 +20,7 @@ from outlast.engine.sender import Sender
 log = logging.getLogger(__name__)
 
 Observer = Callable[[Fact], object]
+T = TypeVar("T")
 
 
 class Delivery(Protocol):
@@ -100,6 +102,8 @@ class Observers:
     """Callables that get each fact. One that raises is logged once, and dropped.
 
     One whose `hears_batches` is False is not called for the one fact that comes with each batch.
+    Of these one may come for each of a hundred batches that an answer settles: who has `together`
+    is given such a run at once, by that.
     """
 
     __slots__ = ("_observers", "_of_batches")
@@ -109,22 +113,33 @@ class Observers:
 
     def _keep(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
-        hearing = (o for o in self._observers if getattr(o, "hears_batches", True))
-        self._of_batches = tuple(hearing)
+        hearing = [o for o in self._observers if getattr(o, "hears_batches", True)]
+        self._of_batches = tuple((o, getattr(o, "together", None)) for o in hearing)
 
     def __repr__(self) -> str:
         return f"<Observers {len(self._observers)}>"
 
     def tell(self, facts: Iterable[Fact]) -> None:
         """Call all observers with each fact."""
-        for fact in facts:
-            settled = type(fact) is RecordsSettled
-            for observer in self._of_batches if settled else self._observers:
-                self._tell(observer, fact)
+        for kind, run in groupby(facts, type):
+            if kind is RecordsSettled:
+                self._tell_of_batches(tuple(run))
+                continue
+            for fact in run:
+                for observer in self._observers:
+                    self._tell(observer, observer, fact)
 
-    def _tell(self, observer: Observer, fact: Fact) -> None:
+    def _tell_of_batches(self, run: Sequence[Fact]) -> None:
+        for observer, together in self._of_batches:
+            if together is not None:
+                self._tell(observer, together, run)
+                continue
+            for fact in run:
+                self._tell(observer, observer, fact)
+
+    def _tell(self, observer: Observer, call: Callable[[T], object], told: T) -> None:
         try:
-            observer(fact)
+            call(told)
         except BaseException:
             log.exception("An observer raised, and is dropped: %r", observer)
             self._keep(o for o in self._observers if o is not observer)

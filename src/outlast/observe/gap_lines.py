@@ -68,6 +68,11 @@ class GapLines:
     def __repr__(self) -> str:
         return f"<GapLines open={len(self._open)} held={list(self._held)}>"
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is a line that falls due as time passes."""
+        return bool(self._held)
+
     def hear(self, fact: Fact) -> Iterator[Line]:
         """What is due by the time of this fact; then the fact is taken in."""
         if self._held:

@@ -25,6 +25,7 @@ from outlast.engine.messages import (
     LeaderChanged,
     Loss,
     PartitionRestarted,
+    RecordsSettled,
     Throttled,
 )
 from outlast.observe.gap_lines import GapLines, Line, SpanOf
@@ -68,6 +69,8 @@ class LogObserver:
         if self._pid != os.getpid():
             self._begin()  # forked: what was about to be told is the parent's
         for fact in facts:
+            if type(fact) is RecordsSettled and not self._waits():
+                continue  # it is but the time that passes
             for line in self._gap_lines.hear(fact):
                 self._gap_line(line, fact.at_s)
             for told in self._slow_lanes.hear(fact):
@@ -86,6 +89,9 @@ class LogObserver:
                     self._crowded("leader", fact.at_s, logging.DEBUG, _leader_change(fact))
                 case PartitionRestarted():
                     self._crowded("restart", fact.at_s, logging.INFO, _restart(fact))
+
+    def _waits(self) -> bool:
+        return self._gap_lines.waits or self._slow_lanes.waits
 
     def close(self) -> None:
         """Tell what was about to be told."""

@@ -134,13 +134,14 @@ class MetricsObserver:
 
     def __call__(self, facts: Sequence[Fact]) -> None:
         """Count these facts."""
-        for fact in facts:
-            handler = self._handlers.get(type(fact))
-            if handler is not None:
-                with self._set.lock:
-                    if self._set.forked:
-                        self._set.show_all()
-                    handler(fact)
+        known = [(self._handlers[type(f)], f) for f in facts if type(f) in self._handlers]
+        if not known:
+            return
+        with self._set.lock:
+            if self._set.forked:
+                self._set.show_all()
+            for handler, fact in known:
+                handler(fact)
 
     def close(self) -> None:
         """What was counted stays; what nobody will tell of any more is no part of a gauge."""

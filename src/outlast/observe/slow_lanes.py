@@ -49,6 +49,11 @@ class SlowLanes:
     def __repr__(self) -> str:
         return f"<SlowLanes episodes={len(self._episodes)} partitions={len(self._node_of)}>"
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is a line that falls due as time passes."""
+        return bool(self._episodes)
+
     def hear(self, fact: Fact) -> Iterator[Told]:
         """What is due by the time of this fact; then the fact is taken in."""
         if self._episodes:
