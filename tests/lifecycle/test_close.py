@@ -254,6 +254,6 @@ def test_100_producers_at_once_leave_nothing(server: ClusterServer, end: str) ->
     before, first, second = json.loads(ended.out)
     print(ended.out)
     assert before[0] == first[0] == second[0]
-    kept_mib = 10 if sys.version_info[:2] == (3, 11) else 12  # where objects are smallest: 8 to 10.5
+    kept_mib = 10 if sys.version_info[:2] == (3, 11) else 12  # the least is what 3.11 needs
     assert first[1] - before[1] < kept_mib * MIB
     assert second[1] - first[1] < 10 * MIB / 2
