@@ -33,7 +33,7 @@ from outlast.engine.messages import Cause, Fact, PartitionSeen, RecordsSettled
 from outlast.observe.metrics_observer import MetricsObserver
 from outlast.observe.otel_metrics import OtelMetricsObserver
 from outlast.observe.prometheus import PrometheusObserver
-from outlast.observers import one_by_one
+from outlast.observers import OneByOne
 
 BATCHES = 20_000
 GAPS = 500
@@ -55,7 +55,7 @@ def cpu(into: list[float], count: int) -> Iterator[None]:
 
 def per_batch(observer: MetricsObserver, into: list[float]) -> None:
     """Batches of 160 records, acknowledged after 4 ms."""
-    tell = one_by_one(observer)
+    tell = OneByOne(observer)
     tell(PartitionSeen(0.0, "orders", 0))
     fact = RecordsSettled(1.0, "orders", 0, 160, 0, 0.004)
     tell(fact)
@@ -84,7 +84,7 @@ def gap_facts(partition: int) -> list[Fact]:
 
 def per_gap(observer: MetricsObserver, into: list[float]) -> None:
     """Gaps of many partitions that all had one before."""
-    tell = one_by_one(observer)
+    tell = OneByOne(observer)
     stories = [gap_facts(partition) for partition in range(GAPS)]
     for story in stories:
         for fact in story:
