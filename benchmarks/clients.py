@@ -269,7 +269,7 @@ class OutlastOneLane(Outlast):
     def __init__(self, settings: Settings) -> None:
         hub: Any = importlib.import_module("outlast.engine.hub")
 
-        class NoLanes(hub.Lanes):  # type: ignore[misc]
+        class NoLanes(hub.Lanes):
             def __init__(self, *parts: Any) -> None:
                 super().__init__(*parts)
                 self.enabled = False

@@ -42,7 +42,11 @@ def verdicts() -> str:
         ("" if row.code is None else str(row.code), _signal(row), *_meaning(row.judgement))
         for row in rows
         if row.code not in rest_codes
-        and not (row.when == WITH_OFFSET and row.judgement == _appended(usual[row.code]))
+        and not (
+            row.when == WITH_OFFSET
+            and row.code is not None
+            and row.judgement == _appended(usual[row.code])
+        )
     ]
     shown.append(("", f"the other {len(rest_codes)} codes, and unknown ones", *_meaning(rest)))
     return _table(("code", "signal", "verdict", "this attempt is", "cause of the gap"), shown)

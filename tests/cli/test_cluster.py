@@ -67,6 +67,7 @@ def say(shared: MockCluster) -> Iterator[Talk]:
 
 def test_kill_and_start(say: Talk) -> None:
     leader = say.cluster.leader("orders", 0)
+    assert leader is not None
     assert re.fullmatch(rf"node {leader} is down; it led .*orders-0.*", say(f"kill {leader}"))
     assert say.cluster.nodes()[leader] == "down"
     assert re.fullmatch(r"waited \d+\.\d s", say("wait led"))

@@ -34,7 +34,7 @@ def gap(partition: int, **changes: object) -> Gap:
         "ended_by": GapEnd.ACK,
         "outcome": GapOutcome.ABSORBED,
     }
-    return Gap(**{**values, **changes})  # type: ignore[arg-type]
+    return Gap(**{**values, **changes})
 
 
 def stall(partition: int, **changes: object) -> Stall:
@@ -50,7 +50,7 @@ def stall(partition: int, **changes: object) -> Stall:
         "duration_s": 3.002,
         "ended_by": StallEnd.ACK,
     }
-    return Stall(**{**values, **changes})  # type: ignore[arg-type]
+    return Stall(**{**values, **changes})
 
 
 def shown(gaps: list[Gap], width: int = 80, stalls: list[Stall] | None = None) -> str:

@@ -54,7 +54,7 @@ def behind_tls(cluster: MockCluster, cert_and_key: tuple[Path, Path]) -> Iterato
 
 
 def _start(target: object, *args: object) -> None:
-    threading.Thread(target=target, args=args, daemon=True).start()  # type: ignore[arg-type]
+    threading.Thread(target=target, args=args, daemon=True).start()
 
 
 def _accept(server: socket.socket, context: ssl.SSLContext, address: tuple[str, int]) -> None:

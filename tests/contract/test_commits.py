@@ -24,7 +24,7 @@ def test_who_may_append(contract, world, fresh) -> None:
     contract("not in the transaction, Produce v9", txn.send(topic, 0, version=9))
     contract("not in the transaction, Produce v10", txn.send(topic, 0, version=10))
     contract("not in the transaction, Produce v11", txn.send(topic, 0))
-    t.until(lambda: t.added(txn.add((topic, 0))) == {0}, "added")
+    until(lambda: t.added(txn.add((topic, 0))) == {0}, "added")
     contract("in the transaction, Produce v11", txn.send(topic, 0))
     none = {"transactional_id": "none"}
     contract("in the transaction, the next, Produce v9", txn.send(topic, 1, version=9))
@@ -52,11 +52,11 @@ def test_who_may_append(contract, world, fresh) -> None:
     contract("committed: the next sequence, not added", txn.send(topic, 3))
     contract("committed: the next sequence, v9", txn.send(topic, 3, version=9))
     contract("committed: a repeat, not added", txn.send(topic, 2))
-    t.until(lambda: t.added(txn.add((topic, 0))) == {0}, "added")
+    until(lambda: t.added(txn.add((topic, 0))) == {0}, "added")
     contract("committed, added again: a repeat from before", txn.send(topic, 1))
     contract("committed, added again: the next sequence, behind lower ones", txn.send(topic, 3))
     assert txn.finish(False).error_code == 0
-    t.until(lambda: t.added(txn.add((topic, 0))) == {0}, "added")
+    until(lambda: t.added(txn.add((topic, 0))) == {0}, "added")
     contract("after one more marker: the next sequence", txn.send(topic, 3))
     contract("after one more marker: the log", t.seen(t.fetched(world, topic, isolation=0)))
 

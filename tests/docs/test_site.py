@@ -103,7 +103,7 @@ def told_commands() -> Iterator[tuple[str, str]]:
 
 
 def test_commands_and_options_that_pages_name_are_there() -> None:
-    group = typer.main.get_command(app)
+    group = typer.main.get_group(app)
     told = list(told_commands())
     assert len(told) > 20
     for page, line in told:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.messages import Connection, Outcome, Role
@@ -303,7 +304,7 @@ class World:
     def settled(self) -> bool:
         return all(b.result is not None for b in self.batches)
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """What tells this state from others."""
         p = self.partition
         numbers = {id(b): n for n, b in enumerate(self.batches)}

@@ -5,13 +5,15 @@ Where `allowed.failures` is false every batch must be delivered, and none be tol
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.engine.model import Allowed, World, start
 
 NEW = {"acknowledged": False}  # the broker has heard nothing of us: any first sequence will do
 NEW_ZERO = {"acknowledged": False, "first_any": False}
 LAST = {"sequence": 2**31 - 2, "producer_epoch": 32_767}  # numbers and epochs are used up
 
-STARTS: dict[str, tuple[int, Allowed, dict]] = {
+STARTS: dict[str, tuple[int, Allowed, dict[str, Any]]] = {
     "losses": (4, Allowed(losses=2, restarts=1), {}),
     "refusal": (3, Allowed(losses=2, restarts=1, refusals=1), {}),
     "stall": (3, Allowed(losses=2, restarts=1, stalls=1), {}),

@@ -327,7 +327,7 @@ def test_an_exception_at_any_step_leaves_whole_records_and_no_room_taken(
         stored = [record.value for batch in held for record in batch.records()]
         of_run = [value for value in stored if value in run.values]
         assert of_run == list(run.values[: len(of_run)])
-        assert sorted(set(stored) - set(of_run)) == [b"after", b"before"]  # type: ignore[type-var]
+        assert sorted(set(stored) - set(of_run)) == [b"after", b"before"]
         world.close()
         step += 1
     assert step > 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -542,7 +543,8 @@ again = st.tuples(st.just("again"), st.integers(1, 3))  # the last answer, from 
 def test_the_epoch_in_use_goes_back_only_by_insistence_or_a_new_id(events):
     metadata = cache()
     now = 0.0
-    heard: list[tuple] = []  # (claim, sender, when) of answers that speak of the partition
+    # (claim, sender, when) of answers that speak of the partition
+    heard: list[tuple[Any, ...]] = []
     last = None
     for event in events:
         before, id_before = metadata.leader("t", 0), metadata.topic_id("t")

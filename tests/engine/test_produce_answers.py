@@ -119,7 +119,7 @@ class TestAnswersThatSayNothing:
         talk = Talk()
         batch = talk.batch()
         response = ProduceResponse(responses=topics, throttle_time_ms=0)
-        by_id = bool(topics) and topics[0].topic_id == ANOTHER_ID
+        by_id = bool(topics and topics[0].topic_id == ANOTHER_ID)
         response = through_bytes(response, 13 if by_id else 8)
         talk.answer(talk.next_asked(), response)
         assert not talk.settled

@@ -111,6 +111,7 @@ def test_requests_keep_to_the_back_off(round_trip_s, signals):
             if signals:
                 c.want(now)
             due = c.due_at(now)
+            assert due is not None
             if due > now:
                 now = min(due, now + 0.005) if signals else due
                 continue

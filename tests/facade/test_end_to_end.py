@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
-from outlast import DeliveryError, Gap, KafkaProducer, Outcome, Undelivered
+from outlast import DeliveryError, DeliveryFuture, Gap, KafkaProducer, Outcome, Undelivered
 from outlast.testing.server import ClusterServer
 from tests.facade.conftest import new_topic, read_back
 
@@ -156,7 +156,7 @@ class TestRecords:
     ) -> None:
         topic = new_topic(shared_cluster, 4)
 
-        class Last(kafka.partitioner.Partitioner):  # type: ignore[misc]
+        class Last(kafka.partitioner.Partitioner):
             def partition(self, topic: str, *record: Any) -> int:
                 result: int = max(record[-1].available_partitions_for_topic(topic))
                 return result
@@ -460,7 +460,7 @@ class TestGaps:
             assert producer.gaps() == []
             killed = cluster.leader(topic, 1)[0]
             cluster.kill(killed)
-            futures = []
+            futures: list[DeliveryFuture] = []
             began = time.monotonic()
             while time.monotonic() - began < 1.5 or not futures[-1].is_done:
                 futures.append(producer.send(topic, b"%d" % len(futures), partition=1))

@@ -73,7 +73,9 @@ def test_error_codes_give_kafka_pythons_class(code: int, caught_as: type[Excepti
         ("something new", kafka.errors.KafkaError, False),
     ],
 )
-def test_kinds_without_code(kind: str, caught_as: type[Exception], retriable: bool) -> None:
+def test_kinds_without_code(
+    kind: str, caught_as: type[kafka.errors.KafkaError], retriable: bool
+) -> None:
     error = error_for(failure(kind), TP)
     assert isinstance(error, caught_as)
     assert error.retriable is retriable

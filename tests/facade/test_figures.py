@@ -138,7 +138,7 @@ class TestTrue:
             topic = producer.metrics()["producer-topic-metrics.t"]  # type: ignore[index]
             nodes = {
                 group: figures
-                for group, figures in producer.metrics().items()  # type: ignore[union-attr]
+                for group, figures in producer.metrics().items()
                 if group.startswith("producer-node-metrics.")
             }
             ours = producer.metrics()[OURS]  # type: ignore[index]
@@ -251,7 +251,7 @@ class TestReporters:
     def test_are_made_and_fed_and_closed(self, kafka_3: MockCluster) -> None:
         made_here: list[Any] = []
 
-        class Reporter(kafka.metrics.DictReporter):  # type: ignore[misc]
+        class Reporter(kafka.metrics.DictReporter):
             def __init__(self) -> None:
                 super().__init__("")
                 self.closed = False
@@ -277,7 +277,7 @@ class TestReporters:
     def test_what_one_raises_ends_no_connection_and_holds_up_no_record(
         self, kafka_3: MockCluster, group: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        class Raising(kafka.metrics.DictReporter):  # type: ignore[misc]
+        class Raising(kafka.metrics.DictReporter):
             def metric_change(self, metric: Any) -> None:
                 if metric.metric_name.group.startswith(group):
                     raise ZeroDivisionError

@@ -116,7 +116,7 @@ class TestNotLent:
     ) -> None:
         made: list[KafkaNetClient] = []
 
-        class Client(KafkaNetClient):  # type: ignore[misc]
+        class Client(KafkaNetClient):
             def __init__(self, **keywords: Any) -> None:
                 super().__init__(**keywords)
                 made.append(self)

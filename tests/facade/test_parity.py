@@ -163,7 +163,7 @@ class TestLooks:
             assert producer.metrics() is None
         heard: list[object] = []
 
-        class Reporter(kafka.metrics.DictReporter):  # type: ignore[misc]
+        class Reporter(kafka.metrics.DictReporter):
             def metric_change(self, metric: object) -> None:
                 heard.append(metric)
 

@@ -23,7 +23,7 @@ def kafka_3() -> Iterator[MockCluster]:
         yield cluster
 
 
-class Recording(Partitioner):  # type: ignore[misc]
+class Recording(Partitioner):
     """Takes the partitions in turn, moving on with each new batch, and notes how it was called."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Recording(Partitioner):  # type: ignore[misc]
         self.partition_now = (prev_partition + 1) % len(known)
 
 
-class Text(Serializer):  # type: ignore[misc]
+class Text(Serializer):
     def serialize(self, topic: str, headers: Any, data: str | None) -> bytes | None:  # noqa: ARG002
         return None if data is None else data.encode()
 
@@ -118,7 +118,7 @@ class TestCalledAsByKafkaPython:
         assert len(set(places)) == 4
 
     def test_a_sticky_partitioner_of_the_users_moves_on(self, kafka_3: MockCluster) -> None:
-        class Sticky(StickyPartitioner):  # type: ignore[misc]
+        class Sticky(StickyPartitioner):
             """Not kafka-python's own: outlast asks it."""
 
         with outlast.KafkaProducer(

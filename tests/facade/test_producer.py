@@ -152,7 +152,7 @@ class TestSend:
                 return 2
 
         producer, driver = make()
-        producer.send("t", b"v", partition=Index())  # type: ignore[arg-type]
+        producer.send("t", b"v", partition=Index())
         assert driver.appended[0][1] == 2
 
 
@@ -285,7 +285,7 @@ class TestBadRecords:
             assert str(producer) == "orders"
 
 
-class Upper(kafka.Serializer):  # type: ignore[misc]
+class Upper(kafka.Serializer):
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.closed = False
@@ -319,7 +319,7 @@ class TestSerializers:
         assert driver.appended[0][2:4] == (b"k", b'{"a": 1}')
 
     def test_a_type_error_inside_is_not_masked(self, make: Made) -> None:
-        class Broken(kafka.Serializer):  # type: ignore[misc]
+        class Broken(kafka.Serializer):
             calls = 0
 
             def serialize(self, topic: str, headers: Any, data: Any) -> bytes:
@@ -333,7 +333,7 @@ class TestSerializers:
         assert broken.calls == 1
 
     def test_may_add_headers_and_never_to_another_record(self, make: Made) -> None:
-        class Tagging(kafka.Serializer):  # type: ignore[misc]
+        class Tagging(kafka.Serializer):
             def serialize(self, topic: str, headers: Any, data: Any) -> Any:
                 headers.append(("schema", b"7"))
                 return data
@@ -344,7 +344,7 @@ class TestSerializers:
         assert futures[1].args[5] == 7
 
     def test_headers_made_by_a_serializer_are_checked(self, make: Made) -> None:
-        class Spoiling(kafka.Serializer):  # type: ignore[misc]
+        class Spoiling(kafka.Serializer):
             def serialize(self, topic: str, headers: Any, data: Any) -> Any:
                 headers.append("junk")
                 return data
@@ -362,8 +362,8 @@ class TestSerializers:
         producer.close()
 
     def test_two_argument_serializers_work_with_a_warning(self, make: Made) -> None:
-        class Old(kafka.Serializer):  # type: ignore[misc]
-            def serialize(self, topic: str, data: Any) -> bytes:  # type: ignore[override]
+        class Old(kafka.Serializer):
+            def serialize(self, topic: str, data: Any) -> bytes:
                 return f"{topic}:{data}".encode()
 
         with pytest.warns(DeprecationWarning, match=r"serialize\(topic, headers, data\)") as caught:
@@ -374,7 +374,7 @@ class TestSerializers:
         producer.close()
 
     def test_what_they_make_is_checked(self, make: Made) -> None:
-        class Wrong(kafka.Serializer):  # type: ignore[misc]
+        class Wrong(kafka.Serializer):
             def serialize(self, topic: str, headers: Any, data: Any) -> Any:
                 return 7
 
@@ -387,7 +387,7 @@ class TestPartitioners:
     def test_todays_form(self, make: Made) -> None:
         asked: list[tuple[Any, ...]] = []
 
-        class Last(Partitioner):  # type: ignore[misc]
+        class Last(Partitioner):
             def partition(self, topic: str, *record: Any) -> int:
                 *rest, cluster = record
                 asked.append((topic, *rest))
@@ -406,7 +406,7 @@ class TestPartitioners:
         assert len(asked) == 1
 
     def test_subclass_of_a_default_is_asked(self, make: Made) -> None:
-        class Fixed(DefaultPartitioner):  # type: ignore[misc]
+        class Fixed(DefaultPartitioner):
             def partition(self, *arguments: Any) -> int:
                 return 2
 
@@ -415,7 +415,7 @@ class TestPartitioners:
         assert driver.appended[0][1] == 2
 
     def test_sticky_subclass_moves_on_with_each_batch(self, make: Made) -> None:
-        class MySticky(StickyPartitioner):  # type: ignore[misc]
+        class MySticky(StickyPartitioner):
             pass
 
         producer, driver = make(partitioner=MySticky())
@@ -447,7 +447,7 @@ class TestPartitioners:
             producer.close()
 
     def test_none_is_no_partition(self, make: Made) -> None:
-        class Undecided(Partitioner):  # type: ignore[misc]
+        class Undecided(Partitioner):
             def partition(self, *arguments: Any) -> None:
                 return None
 
@@ -459,9 +459,9 @@ class TestPartitioners:
         self, make: Made, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = [100.0]
-        monkeypatch.setattr(outlast.producer.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-        class Slow(Partitioner):  # type: ignore[misc]
+        class Slow(Partitioner):
             def partition(self, *arguments: Any) -> int:
                 now[0] += 50.0
                 return 0
@@ -521,7 +521,7 @@ class TestClosing:
     def test_a_serializer_that_cannot_close_stops_nothing(
         self, make: Made, caplog: pytest.LogCaptureFixture
     ) -> None:
-        class Bad(kafka.Serializer):  # type: ignore[misc]
+        class Bad(kafka.Serializer):
             def serialize(self, topic: str, headers: Any, data: Any) -> Any:
                 return data
 
@@ -558,7 +558,7 @@ class TestClosing:
 
         closed: list[str] = []
 
-        class Reporter(kafka.metrics.DictReporter):  # type: ignore[misc]
+        class Reporter(kafka.metrics.DictReporter):
             def close(self) -> None:
                 closed.append("reporter")
 

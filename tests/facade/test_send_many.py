@@ -223,7 +223,7 @@ def test_what_an_iterator_gives_again_and_again_is_taken_as_it_was(
             row["n"] = number
             yield row
 
-    class ByRow(Partitioner):  # type: ignore[misc]
+    class ByRow(Partitioner):
         def partition(self, *record: Any) -> Any:
             return record[3]["n"] % 2
 
@@ -401,7 +401,7 @@ def test_the_largest_that_send_takes_is_the_largest_that_send_many_takes(
 # --- serializers and partitioners -----------------------------------------------------------------
 
 
-class Made(Serializer):  # type: ignore[misc]
+class Made(Serializer):
     """By a function of the data."""
 
     def __init__(self, make: Callable[[Any], bytes | None]) -> None:
@@ -411,7 +411,7 @@ class Made(Serializer):  # type: ignore[misc]
         return self.make(data)
 
 
-class Numbers(Serializer):  # type: ignore[misc]
+class Numbers(Serializer):
     """Makes text of numbers, and tells how in a header."""
 
     def serialize(self, topic: str, headers: Any, data: Any) -> bytes | None:
@@ -488,7 +488,7 @@ def test_values_are_never_compared(
     assert len(producer.send_many(topic, [Array(), Array()]).get(10)) == 2
 
 
-class Noting(Partitioner):  # type: ignore[misc]
+class Noting(Partitioner):
     """Takes the next partition with each new batch, and notes its calls."""
 
     def __init__(self) -> None:
@@ -557,7 +557,7 @@ def test_headers_of_serializers_and_places_of_a_partitioner_go_together(
 def test_headers_of_serializers_count_for_the_size(
     shared_cluster: ClusterServer, make_producer: MakeProducer
 ) -> None:
-    class Marking(Serializer):  # type: ignore[misc]
+    class Marking(Serializer):
         def serialize(self, _topic: str, headers: Any, data: int) -> bytes:
             headers.append(("h", b"w" * data))
             return b"v"
@@ -799,7 +799,8 @@ class TestDeliveries:
         make_producer: MakeProducer,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        topic, heard = new_topic(shared_cluster, 1), []
+        topic = new_topic(shared_cluster, 1)
+        heard: list[object] = []
 
         def fail(_: object) -> None:
             raise ZeroDivisionError

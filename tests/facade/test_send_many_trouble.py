@@ -244,7 +244,7 @@ def test_all_waiting_of_a_call_is_within_one_max_block_ms(
 def test_what_fails_keeps_nothing_alive(
     server: ClusterServer, make_producer: MakeProducer, how: str
 ) -> None:
-    class Odd(Partitioner):  # type: ignore[misc]
+    class Odd(Partitioner):
         def partition(self, *record: Any) -> int:
             return 99 if record[3] == b"1" else 0
 
@@ -380,7 +380,7 @@ def test_an_unknown_topic_raises_when_its_time_is_up(
         producer.send_many("nowhere", VALUES)
 
 
-class Fussy(Partitioner):  # type: ignore[misc]
+class Fussy(Partitioner):
     """Has no place for some values."""
 
     def partition(self, *record: Any) -> Any:
@@ -418,7 +418,7 @@ def test_a_record_that_its_partitioner_has_no_place_for_costs_no_other(
 def test_what_a_partitioner_raises_is_its_own_and_what_is_not_there_is_looked_for_once(
     server: ClusterServer, make_producer: MakeProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Unlucky(Partitioner):  # type: ignore[misc]
+    class Unlucky(Partitioner):
         def partition(self, *record: Any) -> int:
             if int(record[3]) == 7:
                 raise kafka.errors.UnknownTopicOrPartitionError("the partitioner's own")
@@ -444,7 +444,8 @@ def test_a_batch_that_is_split_on_its_way(
 ) -> None:
     server = make_cluster(max_message_bytes=2_000)
     topic = new_topic(server, 1)
-    account, told = Account(), []
+    account = Account()
+    told: list[object] = []
     producer = make_producer(
         server,
         linger_ms=20,
@@ -636,7 +637,7 @@ def test_a_signal_handler_that_raises_at_any_step_breaks_nothing(
     by_step: dict[bytes, list[int]] = {}
     for value in found:
         if value in doubtful:
-            number, n = value.split()  # type: ignore[union-attr]
+            number, n = value.split()
             by_step.setdefault(number, []).append(int(n))
     assert all(numbers == list(range(len(numbers))) for numbers in by_step.values())
 

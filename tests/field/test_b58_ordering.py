@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from outlast.engine.messages import Cause
@@ -18,7 +20,7 @@ NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
     [{}, {**D_MINUS, "max_in_flight_requests_per_connection": 1}],
     ids=["idempotent, 5 in flight", "not idempotent, 1 in flight"],
 )
-def test_b58_order_is_kept_through_any_mix_of_retries(options: dict) -> None:
+def test_b58_order_is_kept_through_any_mix_of_retries(options: dict[str, Any]) -> None:
     sim = c3(58, network=FAR, **options)
     for partition in range(3):
         sim.send_every(partition, 0.01, 600)

@@ -91,7 +91,7 @@ class TestB90:
 
     @pytest.mark.parametrize("chosen", [-1, 5, True, "0", 0.5], ids=str)
     def test_b90_a_partitioner_is_held_to_the_same(self, chosen: Any) -> None:
-        class Bad(Partitioner):  # type: ignore[misc]
+        class Bad(Partitioner):
             def partition(self, *_: Any) -> Any:
                 return chosen
 

@@ -35,7 +35,7 @@ pairs = st.tuples(names, st.binary(max_size=20))
 kept = st.tuples(st.none() | blobs, blobs)
 deleted = st.tuples(blobs, st.none())
 records = st.builds(
-    lambda timestamp_ms, content, headers: Sent(timestamp_ms, *content, tuple(headers)),
+    lambda timestamp_ms, pair, headers: Sent(timestamp_ms, pair[0], pair[1], tuple(headers)),
     st.integers(0, 5) | st.integers(NOW_MS - 10_000, NOW_MS + 10_000),
     kept | deleted,
     st.lists(pairs, max_size=4),

@@ -261,12 +261,12 @@ class TestSendAsync:
         topic = new_topic(server, 3)
         calls: list[Any] = []
 
-        class Text(kafka.Serializer):  # type: ignore[misc]
+        class Text(kafka.Serializer):
             def serialize(self, _topic: str, _headers: Any, data: str | None) -> bytes | None:
                 calls.append(data)
                 return None if data is None else data.encode()
 
-        class Last(kafka.partitioner.Partitioner):  # type: ignore[misc]
+        class Last(kafka.partitioner.Partitioner):
             def partition(self, topic: str, *record: Any) -> int:
                 return max(record[-1].available_partitions_for_topic(topic))
 
@@ -416,7 +416,7 @@ class TestSendAsync:
             asyncio.run(app(producer))
         sends = [span for span in exporter.get_finished_spans() if span.name.startswith("send")]
         assert len(sends) == 20
-        offsets = sorted(span.attributes["messaging.kafka.offset"] for span in sends)
+        offsets = sorted((span.attributes or {})["messaging.kafka.offset"] for span in sends)
         assert offsets == list(range(20))
         exporter.clear()
 
@@ -434,4 +434,5 @@ class TestSendAsync:
             asyncio.run(in_vain(producer))
         until(lambda: len(exporter.get_finished_spans()) == 2, "the span is ended")
         (failed,) = [span for span in exporter.get_finished_spans() if span.name == "send t"]
+        assert failed.attributes is not None
         assert failed.attributes["error.type"] == "BlockedError"

@@ -63,5 +63,5 @@ def test_b75_greenlets_send_and_none_is_held_up(order: str) -> None:
         assert max(worst_s) < 0.2
         stored = [record.value for p in range(3) for record in server.records(TOPIC, p)]
         expected = [b"%d %d" % (number, n) for number in range(250) for n in range(20)]
-        assert sorted(stored) == sorted(expected)  # type: ignore[type-var]
+        assert sorted(stored) == sorted(expected)
         assert [r.value for r in server.records("last", 0)] == [b"%d" % n for n in range(10)]

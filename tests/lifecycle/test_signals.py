@@ -173,7 +173,7 @@ def test_a_handler_may_send_and_is_told_where_that_cannot_be(server: ClusterServ
             taken.append(b"main")
             steps = max(steps, min(step, count[0]))
         producer.flush(timeout=5)
-        assert sorted(values(server, 2)[begun:]) == sorted(taken)  # type: ignore[type-var]
+        assert sorted(values(server, 2)[begun:]) == sorted(taken)
         assert len(told) > 3
         assert all("signal handler" in str(error) for error in told)
 

@@ -118,7 +118,7 @@ def test_gunicorn_with_a_preloaded_application(tmp_path: Path) -> None:
     (tmp_path / "application.py").write_text(GUNICORN)
     with calm_cluster(1) as server:
         command = ("gunicorn", "application:app", "--preload", "--workers", "2")
-        workers = set()
+        workers: set[int] = set()
         with started(tmp_path, server, *command, "--bind", "127.0.0.1:0") as gunicorn:
             log = tmp_path / "log"
             until(lambda: log.read_text().count("Booting worker") == 2, "workers")

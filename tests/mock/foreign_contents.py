@@ -56,7 +56,7 @@ class Header(NamedTuple):
     producer_id: int
     epoch: int
     sequence: int
-    count: int
+    count: int  # type: ignore[assignment]  # of its records, and not tuple's
 
 
 def headers_in(log: bytes) -> list[Header]:

@@ -92,7 +92,9 @@ def confluent(bootstrap: str, topic: str, partitions: int) -> Contents:
             for message in consumer.consume(1_000, timeout=0.1):
                 error = message.error()
                 if error is None:
-                    found[message.partition()].append(_seen_by_confluent(message))
+                    partition = message.partition()
+                    assert partition is not None
+                    found[partition].append(_seen_by_confluent(message))
                 else:
                     assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
                     at_end.add(message.partition())

@@ -13,6 +13,7 @@ import pytest
 from outlast.testing import swarm
 from outlast.testing.cluster import ClusterSettings
 from outlast.testing.faults import SlowFollower
+from outlast.testing.world import draw_world
 
 
 def late(bench, *nodes: int, delay_s: float = 3.0) -> None:
@@ -200,8 +201,6 @@ def test_the_store_takes_nothing_from_a_leader_that_was_replaced(make_bench):
 
 @pytest.mark.parametrize("acks_all", ["majority", "store"])
 def test_random_accidents_lose_nothing_that_was_acknowledged(acks_all, monkeypatch):
-    draw_world = swarm.draw_world
-
     def draw(rng):
         world = draw_world(rng)
         cluster = replace(world.cluster, acks_all=acks_all, unclean_election=False)

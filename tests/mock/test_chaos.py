@@ -8,6 +8,7 @@ batches must be in the log exactly once, in order, at the offset that was told.
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable
 
 import pytest
 
@@ -26,7 +27,7 @@ class StopAndWait:
         self.sequence = 0
         self.acked: list[int] = []  # offset of each batch
         self.sent: Sent | None = None
-        self.connection = None
+        self.connection: Hashable | None = None
         self.node = 0
         self.resend_s = 0.0
 
@@ -44,7 +45,7 @@ class StopAndWait:
 
     def _answered(self, sent: Sent) -> None:
         code, offset = sent.result
-        allowed = (0, 3, 6, 7, 19)
+        allowed: tuple[int, ...] = (0, 3, 6, 7, 19)
         if self.node != self.bench.cluster.leader("t", self.partition)[0]:
             allowed += (45,)  # a stale leader lacks what its successor took
         assert code in allowed, f"{code} for the only batch on its way"

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from contextlib import closing
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import confluent_kafka
 import kafka
@@ -50,7 +50,7 @@ def server() -> Iterator[ClusterServer]:
 
 
 class Producing(Protocol):
-    Fenced: tuple[type[Exception], ...]
+    Fenced: ClassVar[tuple[type[Exception], ...]]
 
     def __init__(self, bootstrap: str) -> None:
         """Take the transactional id over."""
@@ -74,7 +74,7 @@ class Producing(Protocol):
 
 class KafkaPython:
     # What it makes of 47 is a state that it cannot commit from.
-    Fenced = (kafka.errors.KafkaError,)
+    Fenced: ClassVar[tuple[type[Exception], ...]] = (kafka.errors.KafkaError,)
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = kafka.KafkaProducer(
@@ -110,7 +110,7 @@ class KafkaPython:
 
 
 class Confluent:
-    Fenced = (confluent_kafka.KafkaException,)
+    Fenced: ClassVar[tuple[type[Exception], ...]] = (confluent_kafka.KafkaException,)
 
     def __init__(self, bootstrap: str) -> None:
         settings = {
@@ -203,7 +203,9 @@ def read_by_confluent(server: ClusterServer) -> list[list[bytes]]:
             assert monotonic() < deadline, found
             for message in consumer.consume(100, timeout=0.05):
                 assert message.error() is None, message.error()
-                found[message.partition()].append(message.value())
+                partition = message.partition()
+                assert partition is not None
+                found[partition].append(message.value())
     return found
 
 

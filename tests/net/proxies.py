@@ -8,8 +8,10 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Mapping
+from typing import TypeVar
 
 Place = tuple[str, int]
+AnyRelay = TypeVar("AnyRelay", bound="Relay")
 
 
 class Relay:
@@ -22,7 +24,7 @@ class Relay:
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def __enter__(self) -> Relay:
+    def __enter__(self: AnyRelay) -> AnyRelay:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -217,7 +217,7 @@ def test_a_child_without_room_for_a_thread_says_so_until_there_is(cluster: Clust
         start(thread)
 
     def child() -> Any:
-        threading.Thread.start = no_room  # type: ignore[method-assign]
+        threading.Thread.start = no_room  # type: ignore[assignment,method-assign]
         for _ in range(2):
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 put(driver, b"child")

@@ -37,7 +37,7 @@ from tests.net.test_tls_and_sasl import PLAIN, oauth, sasl_broker
 from tests.real.certificates import Authority
 
 
-class Slow(SaslMechanism):  # type: ignore[misc]
+class Slow(SaslMechanism):
     """As GSSAPI and AWS_MSK_IAM are when a ticket or a token is far away."""
 
     go = threading.Event()

@@ -263,7 +263,7 @@ def test_a_mechanism_that_the_broker_does_not_have() -> None:
         assert event.loss is Loss.AUTHENTICATION
 
 
-class Provider(AbstractTokenProvider):  # type: ignore[misc]
+class Provider(AbstractTokenProvider):
     """Gives tokens 1, 2, …, once it is let."""
 
     def __init__(self) -> None:

@@ -111,7 +111,7 @@ def test_every_metric_label_and_value_exists(dashboard: Json) -> None:
     for variable in dashboard["templating"]["list"][1:]:
         asked, label = re.fullmatch(
             r"label_values\((.*), (\w+)\)", variable["query"]["query"]
-        ).groups()  # type: ignore[union-attr]
+        ).groups()
         assert list(promql.complaints(asked, f"{{{{{label}}}}}")) == []
 
 

@@ -30,7 +30,10 @@ def test_it_is_a_dozen_lines_and_one_page(caplog: pytest.LogCaptureFixture) -> N
     assert gaps >= 200  # of the 600, all that node 1 led
 
     registry = CollectorRegistry()
-    observers = [LogObserver(), PrometheusObserver(registry)]
+    observers: list[LogObserver | PrometheusObserver] = [
+        LogObserver(),
+        PrometheusObserver(registry),
+    ]
     with caplog.at_level(logging.INFO, "outlast"):
         for fact in sim.facts:
             for observer in observers:

@@ -330,7 +330,7 @@ def test_a_sampler_sees_what_is_known_at_the_opening() -> None:
 
         def should_sample(self, *args: object, **keywords: object) -> SamplingResult:
             type(self).seen = dict(args[4])  # type: ignore[call-overload]
-            return super().should_sample(*args, **keywords)  # type: ignore[arg-type]
+            return super().should_sample(*args, **keywords)
 
     provider = TracerProvider(sampler=Sampler(Decision.DROP), shutdown_on_exit=False)
     observer, gaps = OtelObserver(provider, "billing"), GapRecorder(UNIX_S)

@@ -350,7 +350,7 @@ def test_what_send_raises_ends_the_span(world: World) -> None:
         with pytest.raises(BlockedError):
             producer.send("no-such-topic", b"v")
         with pytest.raises(TypeError):
-            producer.send(world.topic, b"v", headers=("not", "a list"))  # type: ignore[arg-type]
+            producer.send(world.topic, b"v", headers=("not", "a list"))
     (span,) = world.sends()
     assert attributes(span)["error.type"] == "BlockedError"
     assert span.status.status_code is StatusCode.ERROR
@@ -560,7 +560,7 @@ def test_many_records_to_one_partition_name_it_and_a_foreign_trace_stays(world: 
 
 
 def test_of_many_records_those_keep_their_trace_whose_serializer_brings_one(world: World) -> None:
-    class Serializing(Serializer):  # type: ignore[misc]
+    class Serializing(Serializer):
         def serialize(self, _topic: str, headers: list[Header], data: int) -> bytes:
             if data % 2:
                 headers.append(FOREIGN)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 from tests.packaging.oldest import PYPROJECT, oldest, read
 
@@ -63,7 +64,7 @@ def tested(python: str, tests: tuple[str, ...], without: tuple[str, ...]) -> boo
     return subprocess.run([*command, *ignored, *tests], cwd=ROOT, check=False).returncode == 0
 
 
-def run_oldest(project: dict[str, object]) -> bool:
+def run_oldest(project: dict[str, Any]) -> bool:
     """On the oldest Python that is found, as somebody has it who has the oldest libraries."""
     version = next(v for v in pythons(project) if interpreter(v) is not None)
     wanted = [*oldest(project), *tools(project)]
@@ -72,7 +73,7 @@ def run_oldest(project: dict[str, object]) -> bool:
     return tested(python, LIBRARIES, NEED_NEWER)
 
 
-def run_pythons(project: dict[str, object]) -> bool:
+def run_pythons(project: dict[str, Any]) -> bool:
     """A quick part of the tests, on each Python, with the newest libraries."""
     passed: dict[str, str] = {}
     for version in pythons(project):
@@ -87,13 +88,13 @@ def run_pythons(project: dict[str, object]) -> bool:
     return "passed" in passed.values() and "FAILED" not in passed.values()
 
 
-def pythons(project: dict[str, object]) -> list[str]:
+def pythons(project: dict[str, Any]) -> list[str]:
     """The versions that the classifiers name, oldest first."""
     lines = "\n".join(project["classifiers"])
     return re.findall(r"^Programming Language :: Python :: (3\.\d+)$", lines, re.MULTILINE)
 
 
-def newest(project: dict[str, object]) -> list[str]:
+def newest(project: dict[str, Any]) -> list[str]:
     """The same libraries as in `oldest`, as pyproject.toml has them."""
     names = {re.split("[=[]", pin)[0] for pin in oldest(project)}
     extras = project["optional-dependencies"].values()
@@ -101,7 +102,7 @@ def newest(project: dict[str, object]) -> list[str]:
     return [r for r in dict.fromkeys(all_of_them) if re.split("[>[]", r)[0] in names]
 
 
-def tools(project: dict[str, object]) -> list[str]:
+def tools(project: dict[str, Any]) -> list[str]:
     """What these tests need beside, as the extra `dev` has it."""
     dev = project["optional-dependencies"]["dev"]
     return [r for r in dev if re.split("[>[]", r)[0] in TOOLS]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 try:
     import tomllib
@@ -21,7 +22,7 @@ OURS = ("dev", "bench", "docs")  # extras that no user installs
 BESIDE = ("opentelemetry-sdk",)  # of ours, but users have it, and it wants its API's version
 
 
-def oldest(project: dict[str, object]) -> list[str]:
+def oldest(project: dict[str, Any]) -> list[str]:
     """Requirements, in order."""
     extras = {k: v for k, v in project["optional-dependencies"].items() if k not in OURS}
     beside = [r for r in project["optional-dependencies"]["dev"] if r.startswith(BESIDE)]
@@ -37,7 +38,7 @@ def pinned(requirement: str) -> str:
     return f"{found[1]}=={found[2]}"
 
 
-def read() -> dict[str, object]:
+def read() -> dict[str, Any]:
     """The table `project`."""
     return tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
 

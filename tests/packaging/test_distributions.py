@@ -78,7 +78,7 @@ def test_the_installed_wheel_delivers(
     library = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True)
     ours = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (Path(library.stdout.strip()) / "dependencies.pth").write_text("\n".join(ours))
-    pip = [sys.executable, "-m", "pip", "--quiet", "--python", python, "install"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--quiet", "--python", python, "install"]
     subprocess.run([*pip, "--no-index", "--no-deps", wheel.path], check=True)
     subprocess.run([python, "-I", "-c", SERVES, metadata["Version"]], check=True, timeout=60)
     command = [python.parent / "outlast", "path"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.packaging import environments
 from tests.packaging.oldest import oldest, pinned
 
-PROJECT: dict[str, object] = {
+PROJECT: dict[str, Any] = {
     "dependencies": ["kafka-python[crc32c]>=3.0.12,<3.1", "tenacity>=8.2"],
     "optional-dependencies": {
         "cli": ["rich>=13"],

@@ -33,7 +33,7 @@ def token(user: str = "alice", lasts_s: float = 600.0) -> str:
     return f"{part({'alg': 'none'})}.{part(claims)}."
 
 
-class Provider(AbstractTokenProvider):  # type: ignore[misc]
+class Provider(AbstractTokenProvider):
     """Gives tokens; a test makes it hang, fail or give bad ones."""
 
     def __init__(self, lasts_s: float = 600.0) -> None:

@@ -150,8 +150,13 @@ def test_without_a_key_nobody_waits_for_a_partition_that_is_held_up():
             begun_s + 0.5 + 0.001 * thread,
             lambda thread=thread: sim.send("t", None, size_bytes=1000, thread=f"{thread}"),
         )
+
+    def two_return() -> None:
+        for node in (1, 2):
+            sim.network.accept(node)
+
     back_s = begun_s + 4.0
-    sim.at(back_s, lambda: [sim.network.accept(node) for node in (1, 2)])
+    sim.at(back_s, two_return)
     sim.run_for(10.0)
     taken = [entry.taken_at for entry in sim.ledger.entries]
     assert None not in taken

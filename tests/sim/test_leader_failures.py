@@ -34,8 +34,13 @@ class TestSilentLeader:
     def silenced(self, seed: int, detect_s: float):
         sim = simulation(seed, cluster=replace(CALM, detect_s=detect_s))
         load(sim, interval_s=0.02, count=int((detect_s + 4) / 0.02))
+
+        def resume_all() -> None:
+            for node in (1, 2, 3):
+                sim.resume(node)
+
         sim.at(1.0 + 0.05 * seed, lambda: sim.pause(sim.leader(0)))
-        sim.at(detect_s + 6.0, lambda: [sim.resume(node) for node in (1, 2, 3)])
+        sim.at(detect_s + 6.0, resume_all)
         sim.run_until(sim.all_settled, 60.0)
         verdict = sim.check()
         assert verdict.failed == 0

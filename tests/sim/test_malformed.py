@@ -72,7 +72,7 @@ def test_nonsense_raises_nothing_and_is_survived(seed: int) -> None:
             spoilt += 1
         take(connection, token, response, now)
 
-    sim.sender.responded = responded
+    sim.sender.responded = responded  # type: ignore[method-assign]
     for topic, partition in sim.partitions():
         sim.send_every(partition, 0.02, 150, topic=topic)
     sim.at(0.7, lambda: sim.move_leader(0))

@@ -131,7 +131,7 @@ def test_three_connections_a_broker_are_enough(with_slow_ones, without):
         for at_s, kinds in standing:
             steady = at_s < BEGINS_S or (at_s - BEGINS_S) % PERIOD_S >= CALM_S
             if steady:
-                by_node = Counter()
+                by_node: Counter[int] = Counter()
                 for (node_id, _), count in kinds.items():
                     by_node[node_id] += count
                 assert max(by_node.values()) <= 3, (at_s, kinds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 from random import Random
+from typing import Any
 
 import pytest
 from kafka.protocol.api_header import RequestHeader
@@ -84,7 +85,7 @@ class Wire:
             setup_timeout_s=2.0,
         )
         self.now = 0.0
-        self.events: list[tuple[float, object]] = []
+        self.events: list[tuple[float, Any]] = []
         self.serial = 0
 
     def run(self, until: float | None = None) -> None:

@@ -30,7 +30,8 @@ def test_random_failovers_leave_nothing_lost_doubled_or_out_of_order(first):
 
 
 def test_every_kind_of_accident_happens():
-    anywhere, beside = Counter(), Counter()
+    anywhere: Counter[str] = Counter()
+    beside: Counter[str] = Counter()
     for seed in range(1, 61):
         neighbours = draw_world(Random(f"{seed}/world")).bad_nodes is not None
         (beside if neighbours else anywhere).update(run_seed(seed).accidents)

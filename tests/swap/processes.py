@@ -51,6 +51,6 @@ def run(
 
 def said(command: tuple[str, ...], *arguments: str | Path, **more: object) -> str:
     """Its stdout; it must succeed and say nothing on stderr."""
-    done = run(command, *arguments, **more)  # type: ignore[arg-type]
+    done = run(command, *arguments, **more)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout

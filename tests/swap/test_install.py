@@ -86,7 +86,7 @@ class BySuper(ImportedBefore):
         return self.config["bootstrap_servers"]
 
     def __setstate__(self, servers: Any) -> None:
-        self.__init__(servers)  # type: ignore[misc]
+        self.__init__(servers)
 
 
 class Below(BySuper):
@@ -120,7 +120,7 @@ class Meta(type):
 
 class Mixin:
     def close(self, *args: Any, **keywords: Any) -> None:
-        super().close(*args, **keywords)  # type: ignore[misc]
+        super().close(*args, **keywords)
 
 
 class After(BySuper, Mixin):

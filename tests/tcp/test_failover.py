@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from outlast import KafkaProducer
+from outlast import DeliveryFuture, Gap, KafkaProducer
 from outlast.testing.cluster import ClusterSettings, MockCluster
-from outlast.testing.faults import MetadataLeaderless
+from outlast.testing.faults import Error, MetadataLeaderless
 from outlast.testing.server import ClusterServer
 from tests.tcp.truth import metadata_requests, served, true_gaps
 
@@ -40,7 +40,7 @@ class Load:
         self.producer = producer
         self.partitions = partitions
         self.interval_s = interval_s
-        self.futures: list[object] = []
+        self.futures: list[DeliveryFuture] = []
         self.ready_s: list[list[float]] = [[] for _ in range(partitions)]
         self.cpu_s = 0.0
         self._over = threading.Event()
@@ -113,7 +113,7 @@ def test_a_moved_leader_costs_one_round_trip_and_ten_ms_beyond_what_the_cluster_
     print(f"\nbeyond what the cluster holds: median {statistics.median(beyond_s) * 1e3:.1f} ms")
 
 
-def ended(producer: KafkaProducer) -> list:
+def ended(producer: KafkaProducer) -> list[Gap]:
     return [gap for gap in producer.gaps() if gap.ended_by is not None]
 
 
@@ -181,9 +181,7 @@ def test_without_a_leader_for_30_s_the_client_rests(
     print(f"\n{asked} metadata requests, {spent_s / 30:.1%} of a core")
 
 
-def deny(until_s: float) -> object:
-    from outlast.testing.faults import Error
-
+def deny(until_s: float) -> Error:
     return Error(code=6, topic=TOPIC, partition=0, until_s=until_s)
 
 
