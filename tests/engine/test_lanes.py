@@ -194,8 +194,8 @@ def test_what_waits_behind_a_stuck_one_is_sent_again_at_once() -> None:
 class TestALineOfLateOnes:
     """Nobody is stuck, yet behind acks that are late by less the others would wait for each."""
 
-    def line(self, behind: int, throttle_ms: int = 0) -> Talk:
-        t = talk()
+    def line(self, behind: int, throttle_ms: int = 0, late_s: float = 0.7, **more: Any) -> Talk:
+        t = talk(**more)
         for offset in range(3):  # what is usual
             t.request(STUCK, OTHER)
             t.produced(*(told(offset=offset, index=p) for p in (STUCK, OTHER)))
@@ -203,7 +203,7 @@ class TestALineOfLateOnes:
             t.request(STUCK)
         t.request(behind)
         assert len(t.on(Role.OPEN)) == 5
-        t.pass_time(0.7)
+        t.pass_time(late_s)
         t.throttle_ms = throttle_ms
         t.produced(told(offset=3, index=STUCK))
         return t
@@ -215,6 +215,16 @@ class TestALineOfLateOnes:
         assert first.connection in t.closed
         [send, *_] = t.on(Role.OPEN)
         assert partitions(send) == [OTHER]
+
+    @pytest.mark.parametrize(("request_timeout_s", "leaves"), [(30.0, False), (2.0, True)])
+    def test_a_shorter_one_only_where_the_request_time_out_is_near(
+        self, request_timeout_s: float, leaves: bool
+    ) -> None:
+        """1.5 s of a line, and then who is stuck is to be told so, after an ack wait of 1 s."""
+        t = self.line(OTHER, late_s=0.38, request_timeout_s=request_timeout_s)
+        [first, *_] = t.on(Role.OPEN)
+        t.pass_time(0.2)
+        assert (first.connection in t.closed) is leaves
 
     def test_nobody_leaves_it_where_it_was_one_answer_alone(self) -> None:
         t = self.line(OTHER)

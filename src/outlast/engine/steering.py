@@ -98,7 +98,8 @@ class Steering:
 
     def _is_long_line(self, link: Link, now: float) -> bool:
         """Whether others than those of the last answer, and than those known to be late, would wait
-        behind a line of more than twice the ack wait. Sent again, they go first.
+        behind a line of more than twice the ack wait. Sent again, they go first. Where the request
+        time-out is near, less is too much: who is stuck at the line's end needs an ack wait to say.
         """
         if not link.pending or now < link.throttled_until_s:
             return False
@@ -107,7 +108,8 @@ class Steering:
         lateness = self._hub.lanes.lateness
         line_s = lateness.line_s(link.pending, link.served_s)
         last_s = now - link.pending[-1].sent_s + line_s
-        if last_s <= 2 * self._hub.lanes.ack_wait_s(link.node_id):
+        ack_wait_s = self._hub.lanes.ack_wait_s(link.node_id)
+        if last_s <= min(2 * ack_wait_s, self._hub.settings.request_timeout_s - ack_wait_s):
             return False
         under_way = [place for pending in link.pending for place, _ in pending.batches]
         others = [place.tp for place in under_way + self._hub.waiting_for(link, now)]
