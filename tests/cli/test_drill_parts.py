@@ -28,12 +28,12 @@ from outlast.cli.drill_result import (
     PartitionResult,
     Result,
     Verdict,
-    client_share_s,
 )
 from outlast.cli.drill_screen import Screen
 from outlast.cli.drill_tables import changed, length, named, ranges, show, size
 from outlast.cli.drill_topic import MARK, Canary, DrillError, open_canary, told
 from outlast.cli.drill_traffic import Reader
+from outlast.cli.shares import client_s
 from outlast.cli.verify import Delivery, encode
 from outlast.engine.messages import Gap, GapOutcome, Phase, Stall
 from tests.cli.test_tables import gap, stall
@@ -200,9 +200,12 @@ def test_the_verdict_is_the_worst_that_is_true(found: Result, verdict: Verdict, 
 
 
 def test_the_client_has_what_the_cluster_has_not() -> None:
-    assert client_share_s(gap(0, duration_s=10.0, cluster_s_min=7.0, cluster_s_max=9.0)) == (1, 3)
-    least, most = client_share_s(gap(0, duration_s=1.0, cluster_s_min=0.0, cluster_s_max=1.5))
+    unasked = gap(0, duration_s=10.0, cluster_s_min=7.0, cluster_s_max=9.0, resuming_s=0.0)
+    assert client_s(unasked) == (1, 3)
+    least, most = client_s(gap(0, duration_s=1.0, cluster_s_min=0.0, cluster_s_max=1.5))
     assert (least, most) == (0.0, 1.0)
+    waited = gap(0, duration_s=10.0, cluster_s_min=7.0, cluster_s_max=8.0, resuming_s=1.5)
+    assert client_s(waited) == (0.5, 3), "what is under way may wait for a follower"
 
 
 def test_the_budget() -> None:
@@ -246,7 +249,7 @@ def test_everything_is_told_within_the_width(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "3 gaps 2 12,346 10,500–12,300 46–1,846 13,250 12,500 absorbed" in lines
+    assert "3 gaps 2 12,346 10,500–12,300 0–1,846 13,250 12,500 absorbed" in lines
     assert "stall 1 3,002" in lines
     assert "no gap and no stall: partitions 0–1" in lines
     assert "did not accept when the drill began: 7" in lines

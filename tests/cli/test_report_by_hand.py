@@ -45,7 +45,7 @@ def test_details_of_a_gap_show_under_the_pointer(opened: Opened) -> None:
         "orders-0: the connection to the leader was lost "
         "Began 9.000 s, 00:53:29.000 Length 3.10 s "
         "Detecting 124 ms Unavailable 2.79 s Reconnecting 124 ms Resuming 62 ms "
-        "Cluster’s share 2.79 to 2.94 s, client’s 155 to 310 ms Leader 2 → 3, 4 → 5 "
+        "Cluster’s share 2.79 to 2.94 s, client’s 93 to 310 ms Leader 2 → 3, 4 → 5 "
         "Attempts 14, CONNECTION_CLOSED, CONNECTION_REFUSED × 2 "
         "Outcome absorbed, 1,126 delivered Read again +250 ms"
     )

@@ -8,6 +8,7 @@ import pytest
 
 from outlast.cli import report_words as words
 from outlast.cli.report import Records
+from outlast.cli.shares import client_s, cluster_s
 from outlast.cli.verify import Delivery
 from outlast.engine.messages import GapEnd, GapOutcome
 from tests.cli.report_runs import gap, open_gap, plain, run, stall
@@ -123,7 +124,7 @@ def test_a_name_does_not_turn_the_sentence_round() -> None:
 def test_below_it_stands_why_whose_time_and_how_long_records_are_retried() -> None:
     assert plain(words.headline(run(gaps=ONE), 6).more) == (
         "Longest on orders-3: the connection to the leader was lost; node 3 took over from node 2. "
-        "The cluster’s share of it was 2.94 to 3.10 s, the client’s 163 to 326 ms. "
+        "The cluster’s share of it was 2.94 to 3.10 s, the client’s 98 to 326 ms. "
         "Records are retried for 2 min, 37 times as long. "
         "4 partitions stalled for up to 3.08 s: nothing was refused, but a follower was late."
     )
@@ -183,5 +184,5 @@ def test_a_range_says_its_unit_once_where_that_is_clear(
 
 def test_of_an_open_gap_nobody_knows_yet_whose_time_it_is() -> None:
     it = open_gap("orders", 1, 8, 12)
-    assert words.cluster_s(it) == (0.0, 12)
-    assert words.client_s(it) == (0.0, 12)
+    assert cluster_s(it) == (0.0, 12)
+    assert client_s(it) == (0.0, 12)

@@ -13,6 +13,7 @@ from typing import Any
 
 from outlast.cli.check_view import Rate
 from outlast.cli.drill_leaders import LeaderChange
+from outlast.cli.shares import client_s
 from outlast.cli.verify import Delivery
 from outlast.engine.messages import Gap, GapEnd, Stall
 
@@ -111,19 +112,13 @@ class PartitionResult:
         }
 
     def _gap(self, gap: Gap) -> dict[str, Any]:
-        client_s_min, client_s_max = client_share_s(gap)
+        client_s_min, client_s_max = client_s(gap)
         return {
             **gap.to_dict(),
             "client_s_min": client_s_min,
             "client_s_max": client_s_max,
             "reading_resumed_s": self.resumed_s.get(gap.number),
         }
-
-
-def client_share_s(gap: Gap) -> tuple[float, float]:
-    """At least and at most so many seconds of a gap were the client's."""
-    least = max(0.0, gap.duration_s - gap.cluster_s_max)
-    return least, max(least, gap.duration_s - gap.cluster_s_min)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.cli.drill_leaders import LeaderChange
-from outlast.cli.drill_result import PartitionResult, Result, Verdict, client_share_s
+from outlast.cli.drill_result import PartitionResult, Result, Verdict
+from outlast.cli.shares import client_s
 from outlast.cli.tables import LEGEND, gap_table
 from outlast.engine.messages import Gap, Stall
 
@@ -92,7 +93,7 @@ def _gaps_line(of: PartitionResult) -> list[str] | None:
         str(len(of.gaps)),
         _ms(gap.duration_s),
         _between(gap.cluster_s_min, gap.cluster_s_max),
-        _between(*client_share_s(gap)),
+        _between(*client_s(gap)),
         "" if resumed_s is None else _ms(resumed_s),
     ]
 

@@ -16,6 +16,7 @@ from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
 from outlast.cli import report_words as words
+from outlast.cli.shares import client_s, cluster_s
 from outlast.engine.messages import Gap, Phase, Stall, place_name
 
 if TYPE_CHECKING:
@@ -140,8 +141,8 @@ class Page:
             worst = max(run.gaps, key=lambda gap: gap.duration_s)
             found.append(("Longest gap", words.seconds(worst.duration_s), words.name(worst)))
         if ended := [gap for gap in run.gaps if gap.ended_by]:
-            ours = max(ended, key=lambda gap: words.client_s(gap)[1])
-            share = words.between(*words.client_s(ours))
+            ours = max(ended, key=lambda gap: client_s(gap)[1])
+            share = words.between(*client_s(ours))
             found.append(("Client’s share, at worst", share, words.name(ours)))
         if run.stalls:
             stall = max(run.stalls, key=lambda stall: stall.duration_s)
@@ -343,9 +344,9 @@ class Page:
             yield Cell("not known yet", "", -1.0)
         else:
             yield Cell(
-                words.between(*words.cluster_s(gap)),
-                f"client’s {words.between(*words.client_s(gap))}",
-                words.cluster_s(gap)[1],
+                words.between(*cluster_s(gap)),
+                f"client’s {words.between(*client_s(gap))}",
+                cluster_s(gap)[1],
             )
         yield Cell(
             f"{words.node(gap.old_leader)} → {words.node(gap.new_leader)}",
@@ -381,8 +382,8 @@ def _phase_s(gap: Gap, phase: Phase) -> float:
 
 
 def _share(label: str, gaps: Sequence[Gap]) -> Share:
-    least_s = sum(words.cluster_s(gap)[0] for gap in gaps)
-    most_s = sum(words.cluster_s(gap)[1] for gap in gaps)
+    least_s = sum(cluster_s(gap)[0] for gap in gaps)
+    most_s = sum(cluster_s(gap)[1] for gap in gaps)
     total_s = sum(gap.duration_s for gap in gaps)
     owners = (
         ("cluster", "the cluster’s", least_s),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from outlast.cli.shares import client_s, cluster_s
 from outlast.engine.messages import Cause, Gap, GapOutcome, Phase, Stall, place_name
 
 if TYPE_CHECKING:
@@ -80,20 +81,6 @@ def name(it: Gap | Stall) -> str:
 def node(number: int) -> str:
     """A broker's number; a dash if none is known."""
     return "–" if number < 0 else str(number)
-
-
-def cluster_s(gap: Gap) -> tuple[float, float]:
-    """The cluster's share of a gap, least and most. Of an open one nothing is known yet."""
-    if gap.ended_by is None:
-        return 0.0, gap.duration_s
-    most_s = min(gap.cluster_s_max, gap.duration_s)
-    return min(gap.cluster_s_min, most_s), most_s
-
-
-def client_s(gap: Gap) -> tuple[float, float]:
-    """What is left of a gap for the client, least and most."""
-    least_s, most_s = cluster_s(gap)
-    return gap.duration_s - most_s, gap.duration_s - least_s
 
 
 def outcome(it: Gap | Stall) -> str:
