@@ -71,7 +71,7 @@ bench: $(VENV)/.bench java ## outlast beside other clients: docs/performance.md 
 bench-short: $(VENV)/.dev java ## one short run of each of these (3 minutes); changes nothing
 	$(BIN)/python -m benchmarks.run --short --results .bench/short
 
-bench-failover: $(VENV)/.bench java javac ## failovers on Kafka and the mock, the same page and README (35 minutes)
+bench-failover: $(VENV)/.bench java javac ## failovers on Kafka and the mock, the same page and README (an hour)
 	mkdir -p .bench
 	$(BIN)/python -m benchmarks.failover >.bench/failover.jsonl
 	$(BIN)/python -m benchmarks.neighbours --runs 3 --clients outlast,kafka-python,aiokafka,confluent-kafka,java >.bench/neighbours.jsonl

@@ -71,7 +71,10 @@ class DeliveryError(OutlastError):
         attempts_left_out: how many lie between those.
         kind: the cause, such as 'delivery_timeout' or 'closed'; see `Failure`.
         error_code: Kafka's error code, or None.
+        retriable: as kafka-python's class has it.
     """
+
+    retriable: bool
 
     def __init__(self, failure: Failure, topic_partition: TopicPartition) -> None:
         Exception.__init__(self, _text(failure, topic_partition))

@@ -522,3 +522,32 @@ def test_a_topic_that_cannot_be_used(topic: dict[str, Any], message: str) -> Non
     admin: Any = Described(**topic)
     with pytest.raises(DrillError, match=message):
         open_canary(admin, {}, "canary", None, "1a2b3c4d")
+
+
+class Refusing:
+    """An admin client of a cluster where no topic can be made."""
+
+    def __init__(self, error_code: int, error_message: str | None) -> None:
+        self._answer = {"error_code": error_code, "error_message": error_message}
+
+    def describe_cluster(self) -> dict[str, Any]:
+        return {"brokers": [{"broker_id": 1}, {"broker_id": 3}]}
+
+    def create_topics(self, _topics: object, *, raise_errors: bool) -> dict[str, Any]:
+        assert not raise_errors
+        return {"topics": [self._answer]}
+
+
+@pytest.mark.parametrize(
+    ("code", "told_why", "message"),
+    [
+        (38, "only 2 are up.", "only 2 are up; wait until all brokers are up, or name one that is"),
+        (38, None, "InvalidReplicationFactorError; wait until"),
+        (44, "a policy forbids it", "a policy forbids it; name one that is there with --topic"),
+        (29, None, "the user needs Create on topics"),
+    ],
+)
+def test_a_topic_that_cannot_be_made(code: int, told_why: str | None, message: str) -> None:
+    admin: Any = Refusing(code, told_why)
+    with pytest.raises(DrillError, match=message):
+        open_canary(admin, {}, None, 1, "1a2b3c4d")

@@ -97,6 +97,11 @@ WAITS = "No gap, but orders-1 waited 18 s for an ack"
             "No gap, but 4 of 6 partitions waited up to 3.08 s for an ack.",
         ),
         (
+            {"gaps": [], "stalls": [stall("orders", p, 2, 18) for p in range(6)]},
+            "No gap",
+            "No gap, but all 6 partitions waited up to 18 s for an ack.",
+        ),
+        (
             {"gaps": [], "stalls": [stall("orders", 1, 2, 18, ended_by=None)]},
             "Stall open",
             f"{WAITS}, and some still wait.",

@@ -78,7 +78,8 @@ def send(producer: KafkaProducer) -> int:
         metadata: RecordMetadata = future.get(timeout=10)
     except DeliveryError as error:
         outcome: Outcome = error.outcome
-        print(outcome, error.attempts, error.kind, error.error_code, error.topic_partition)
+        again: bool = error.retriable
+        print(again, outcome, error.attempts, error.kind, error.error_code, error.topic_partition)
         return -1
     except (BlockedError, ClosedError, OutlastError):
         return -2

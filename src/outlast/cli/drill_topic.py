@@ -41,7 +41,7 @@ DELETE_TRIES = 8  # each may meet a dead broker that is still listed
 LOOK_RECORDS = 100_000
 LOOK_S = 30.0
 USUAL_REPLICATION = 3  # where brokers are too old (before 2.4) to know what is usual
-NO_SUCH_TOPIC, NOT_ALLOWED = 3, (29, 31)  # error codes
+NO_SUCH_TOPIC, NOT_ALLOWED, TOO_FEW_BROKERS = 3, (29, 31), 38  # error codes
 _CODE = re.compile(r"^\[Error -?\d+\] ")
 NEEDED = ("READ", "WRITE")  # operations on a topic
 
@@ -282,9 +282,10 @@ def _make(admin: KafkaAdminClient, name: str, partitions: int, brokers: int) -> 
             f"{MARK}-, or name a topic that is there with --topic"
         )
     if code:
-        why = result.get("error_message") or for_code(code).__name__
+        why = (result.get("error_message") or for_code(code).__name__).rstrip(".")
+        first = "wait until all brokers are up, or " if code == TOO_FEW_BROKERS else ""
         raise DrillError(
-            f"topic {name!r} could not be made: {why}; name one that is there with --topic"
+            f"topic {name!r} could not be made: {why}; {first}name one that is there with --topic"
         )
 
 

@@ -139,9 +139,8 @@ def _verdict(run: Run, partitions: int) -> tuple[str, str, str]:
             return "warning", "Not settled", f"{for_long}, and some records are still under way"
         return "good", "Absorbed", f"{for_long}, and {_kept(run)}"
     if run.stalls:
-        waits = (
-            f"No gap, but {_some(run.stalls, partitions)} waited {_up_to(run.stalls)} for an ack"
-        )
+        who = _some(run.stalls, partitions, "all")
+        waits = f"No gap, but {who} waited {_up_to(run.stalls)} for an ack"
         if any(stall.ended_by is None for stall in run.stalls):
             return "warning", "Stall open", f"{waits}, and some still wait"
         return "good", "No gap", waits
@@ -223,11 +222,11 @@ def _failed(run: Run) -> int:
     return max(met, run.records.failed if run.records else 0)
 
 
-def _some(them: Sequence[Gap] | Sequence[Stall], partitions: int) -> str:
+def _some(them: Sequence[Gap] | Sequence[Stall], partitions: int, every: str = "All") -> str:
     named = {(it.topic, it.partition) for it in them}
     if len(named) == 1:
         return name(them[0])
-    which = "All" if len(named) == partitions else f"{len(named):,} of"
+    which = every if len(named) == partitions else f"{len(named):,} of"
     return f"{which} {partitions:,} partitions"
 
 
