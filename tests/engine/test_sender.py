@@ -42,6 +42,19 @@ def test_a_driver_that_comes_late_is_told_what_fell_due_meanwhile() -> None:
     assert any(isinstance(command, Connect) for command in sender.take().commands)
 
 
+def test_a_driver_that_is_woken_for_records_has_them_sent() -> None:
+    """Nothing is due: what is looked at by time alone need not be."""
+    talk = Talk()
+    talk.batch()
+    talk.produced(told(offset=0))
+    talk.send()
+    assert talk.sender.attention
+    talk.sender.step(talk.now)
+    assert not talk.sender.attention
+    talk.obey()
+    assert talk.apis() == [PRODUCE]
+
+
 class TestEventsOfConnectionsThatWereGivenUp:
     """Nothing follows from them: what was unanswered there is accounted for already."""
 
