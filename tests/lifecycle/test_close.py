@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -254,6 +253,5 @@ def test_100_producers_at_once_leave_nothing(server: ClusterServer, end: str) ->
     before, first, second = json.loads(ended.out)
     print(ended.out)
     assert before[0] == first[0] == second[0]
-    kept_mib = 10 if sys.version_info[:2] == (3, 11) else 12  # the least is what 3.11 needs
-    assert first[1] - before[1] < kept_mib * MIB
+    assert first[1] - before[1] < 10 * MIB
     assert second[1] - first[1] < 10 * MIB / 2

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from outlast.cli.drill_leaders import LeaderChange
 from outlast.cli.drill_result import PartitionResult, Result, Verdict
-from outlast.cli.shares import client_s
+from outlast.cli.shares import client_s, cluster_s
 from outlast.cli.tables import LEGEND, gap_table
 from outlast.engine.messages import Gap, Stall
 
@@ -92,7 +92,7 @@ def _gaps_line(of: PartitionResult) -> list[str] | None:
         "gap" if len(of.gaps) == 1 else "gaps",
         str(len(of.gaps)),
         _ms(gap.duration_s),
-        _between(gap.cluster_s_min, gap.cluster_s_max),
+        _between(*cluster_s(gap)),
         _between(*client_s(gap)),
         "" if resumed_s is None else _ms(resumed_s),
     ]

@@ -93,7 +93,7 @@ class Link:
         self.ready_s = 0.0
         self.used_s = 0.0
         self.answered_s = 0.0  # the last answer on this connection, its handshake included
-        self.answer_times_s: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self.answer_times_s: list[float] = []  # the last of them
         self.served_s = 0.0  # what the last answer took, apart from those that were before it
         self.quickest_s = inf  # the least of one that had no other before it: the way and an ack
         self.line_due_s = inf  # when to see whether the others stand in line behind late answers …
@@ -249,6 +249,7 @@ class Brokers:
         if pending.sent_s >= before_s:  # else the way is not in it
             link.quickest_s = min(link.quickest_s, link.served_s)
         link.answer_times_s.append(now - pending.sent_s)
+        del link.answer_times_s[:-ANSWERS_KEPT]
         if link.cut_bytes and pending.size_bytes >= link.cut_bytes:
             link.cut_bytes = 0
         return pending

@@ -245,8 +245,9 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         await super()._get_api_versions(timeout_at)
         self._stage = Stage.LOGIN
         offered, limits = self.broker_version_data, self.network.version_limits
-        for key, (low, high) in offered.api_versions.items():
-            offered.api_versions[key] = (low, min(high, limits.get(key, (low, high))[1]))
+        for key in limits.keys() & offered.api_versions.keys():
+            low, high = offered.api_versions[key]
+            offered.api_versions[key] = (low, min(high, limits[key][1]))
         offered.api_version(ProduceRequest, min_version=OLDEST_PRODUCE_VERSION)
         offered.api_version(MetadataRequest)
 
