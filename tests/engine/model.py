@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlast.engine.batch import Attempt, Batch
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.messages import Connection, Outcome, Role
 from outlast.engine.partition import Partition
-from outlast.engine.queue import FailureReason, Limits
+from outlast.engine.queue import Limits
 from outlast.engine.verdict import Verdict, judge
 from tests.engine.model_broker import Broker, Copy
 
@@ -53,12 +54,13 @@ class Allowed:
     moves: int = 0  # the leader, with a part of what is not acknowledged
     fences: int = 0  # 59: the broker knows no such producer
     days: int = 0  # nothing was under way, and the broker has forgotten us
+    recreations: int = 0  # another topic of the name, same leader and epoch, no word about it
     forgets: int = 0  # the broker forgets us at once, and takes no first sequence but 0
 
     @property
     def failures(self) -> bool:
         """Whether a batch may fail for good."""
-        return bool(self.finals or self.expiries or self.fences)
+        return bool(self.finals or self.expiries or self.fences or self.recreations)
 
     def __repr__(self) -> str:
         return " ".join(f"{name}={n}" for name, n in vars(self).items() if n) or "nothing"
@@ -80,6 +82,7 @@ class World:
     pipe: list[Copy] = field(default_factory=list)
     closed: list[tuple[int, list[Copy]]] = field(default_factory=list)  # on which node
     next_producer_id: int = FIRST_ID + 1000
+    gone: list[int] = field(default_factory=list)  # batches that lay in the topic that was deleted
 
     # --- what can happen ---
 
@@ -119,6 +122,8 @@ class World:
             yield "forget", World.forget
         if may.restarts:
             yield "restart", World.restart
+        if may.recreations:
+            yield "recreate", World.recreate
         if may.expiries and any(b.result is None for b in self.batches):
             yield "expire", World.expire
 
@@ -213,6 +218,14 @@ class World:
         self.forgot = True
         self.broker.producers.clear()
 
+    def recreate(self) -> None:
+        """The log is gone with all that it held, and so is what the broker knew of producers."""
+        self.allowed.recreations -= 1
+        self.forgot = True
+        self.gone += self.broker.batches()
+        self.broker.truncate(0)
+        self.broker.committed = 0
+
     def move(self, served: int, kept: int) -> None:
         """The other node leads. What the old leader had appended by then is told with its offset
         (S2), what it had not is refused; so much of what nobody acknowledged is kept.
@@ -281,7 +294,9 @@ class World:
             if result is None:
                 continue
             if result.failure is None:
-                if number not in log:
+                if number in self.gone:
+                    pass  # its offset there was told
+                elif number not in log:
                     yield f"acknowledged and lost: {number} of {log}"
                 elif result.base_offset >= 0 and log[
                     result.base_offset : result.base_offset + 1
@@ -309,7 +324,7 @@ class World:
         p = self.partition
         numbers = {id(b): n for n, b in enumerate(self.batches)}
         return (
-            tuple(self.broker.log),
+            (tuple(self.broker.log), tuple(self.gone)),
             tuple(
                 (pid, s.epoch, s.next_sequence, tuple(s.cache))
                 for pid, s in self.broker.producers.items()

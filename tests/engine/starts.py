@@ -41,6 +41,8 @@ STARTS: dict[str, tuple[int, Allowed, dict[str, Any]]] = {
     "expiries": (2, Allowed(losses=2, restarts=1, expiries=2, refusals=1), {}),
     "expiry in a move": (2, Allowed(losses=1, moves=1, expiries=1), {}),
     "final in a move": (2, Allowed(losses=1, moves=1, finals=1), {}),
+    "recreated": (3, Allowed(recreations=1, refusals=1, moves=1), {}),
+    "recreated twice": (2, Allowed(recreations=2, refusals=2, losses=1), {}),
     "fenced": (2, Allowed(losses=2, fences=1), {}),
 }
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from kafka.errors import MessageSizeTooLargeError
 
 from outlast.engine.batch import Batch
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.hub import Hub
 from outlast.engine.intake import (
     BATCH_OVERHEAD_BYTES,
@@ -21,7 +22,6 @@ from outlast.engine.intake import (
     Waiting,
 )
 from outlast.engine.messages import Compress, Granted
-from outlast.engine.queue import FailureReason
 from outlast.engine.run import PASS_BYTES, PASS_RECORDS, Run
 from outlast.engine.settings import Settings
 from tests.engine.test_metadata import answer, part, topic

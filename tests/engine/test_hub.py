@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from outlast.engine.batch import Result
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.hub import Hub
 from outlast.engine.messages import Cause, GapEnd, RecordsSettled, place_name
 from outlast.engine.record_batch import RecordBatchBuilder
@@ -23,7 +24,7 @@ def test_a_gap_counts_each_record_of_a_batch_of_which_some_failed() -> None:
         batch.append(0, None, b"v", ())
     hub.batch_begun(place, batch, 0.0)
     hub.gap_unreachable(place, Cause.OTHER, "NOBODY", 1.0)
-    failure = batch.failure("broker", 87, "INVALID_RECORD", 0.0)
+    failure = batch.failure(FailureReason("broker", 87, "INVALID_RECORD"), 0.0)
     batch.result = Result(base_offset=4, record_failures={1: failure})
     hub.settle(place, [batch], 2.0)
     [settled] = [fact for fact in hub.out.facts if isinstance(fact, RecordsSettled)]

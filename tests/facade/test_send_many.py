@@ -240,7 +240,8 @@ def test_keys_are_put_in_order_of_their_partitions_and_keep_their_own(
     shared_cluster: ClusterServer, make_producer: MakeProducer
 ) -> None:
     topic, count = new_topic(shared_cluster, 5), 10_000
-    producer = make_producer(shared_cluster, enable_idempotence=False)
+    producer = make_producer(shared_cluster)
+    strike(shared_cluster, Error(6, topic=topic, partition=4, times=1))  # only ids keep order then
     values = [b"%d" % n for n in range(count)]
     keys = [None if n % 7 == 3 else b"k%d" % (n * n % 300) for n in range(count)]
     many = producer.send_many(topic, values, keys)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from outlast.engine.batch import Batch, Result
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.messages import Command, Connection, Gap, Granted, Loss, Outbox, Settled
 from outlast.engine.sender import Waiting
 from outlast.future import Delivery, Hearing
@@ -89,7 +90,7 @@ class Engine:
 
     def settle(self, *, fail: bool = False) -> None:
         for batch in self._unsettled:
-            failure = batch.failure("closed", None, "", 0.0) if fail else None
+            failure = batch.failure(FailureReason("closed", None, ""), 0.0) if fail else None
             batch.result = Result(base_offset=7, failure=failure)
         self._settled += self._unsettled
         self._unsettled = []

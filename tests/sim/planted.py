@@ -277,7 +277,7 @@ WAYS = (
         "A new topic id ends the old numbering: what may be in the old topic fails as *unknown*.",
         edit(
             "partition.Partition.leave_topic",
-            "batch.doubt or batch.open_attempt is not None",
+            "b.doubt or b.open_attempt is not None",
             "False",
         ),
         unit("test_a_recreated_topic_gets_only_what_cannot_be_in_the_old_one"),

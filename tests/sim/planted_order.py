@@ -9,7 +9,7 @@ from __future__ import annotations
 from outlast.engine.messages import Connection, Role
 from tests.sim.mutants import Edit, Model, Mutant, Story
 
-HEAD_DOUBT = "elif batch.doubt:"
+HEAD_DOUBT = "elif any(b.unsure for b in self.window):"
 ELSEWHERE = (Connection(2, Role.OPEN, 2), 0)
 KEEP = 'unsure = "fail" if self.fresh_producer_id or hole is not None else "keep"'
 WINDOW = "self.limits.window_batches"
@@ -131,7 +131,7 @@ ORDER = (
     Mutant(
         "left followers sent anew after an expired left head",
         "Rule 7b: they are numbered again though a copy may follow the head's.",
-        edit("partition.Partition._mend", 'unsure="fail" if doubt else "keep"', 'unsure="keep"'),
+        edit("partition.Partition._mend", 'unsure="fail" if fillable else "keep"', 'unsure="keep"'),
         Model("expiry"),
     ),
     Mutant(
@@ -194,7 +194,7 @@ ORDER = (
         "a fenced producer's unsure batches go on",
         "Rule 6: under a fresh producer id a copy left under the old one is a second record.",
         edit(
-            "partition.Partition._drained", KEEP, 'unsure = "fail" if hole is not None else "keep"'
+            "partition.Partition._renumber", KEEP, 'unsure = "fail" if hole is not None else "keep"'
         ),
         Model("fenced"),
     ),
@@ -226,7 +226,39 @@ CERTAINTY = (
         "a later 0 proves a refused batch",
         "Rule 5: a refused one is never proved by what is accepted behind it.",
         edit("window.Window.prove_before", "or last.state is AttemptState.REFUSED", ""),
-        unit("test_rule_5_a_zero_behind_a_refused_head_settles_only_itself"),
+        unit("test_rule_5_a_zero_behind_an_unsure_head_that_was_refused_settles_only_itself"),
+    ),
+    Mutant(
+        "what was passed over goes behind",
+        "Rule 5: what was refused goes again though a later record is in the log.",
+        edit("partition.Partition._drained", "self.window.passed_over()", "()"),
+        unit("test_rule_5_what_a_later_record_passed_over_fails_and_is_not_sent_behind_it"),
+    ),
+    Mutant(
+        "what was taken unseen is not asked for",
+        "Rule 7: a head that was only refused goes behind a later record whose 0 was lost.",
+        edit("partition.Partition.deny", HEAD_DOUBT, "elif batch.doubt:"),
+        unit("test_rule_7_a_refused_head_that_gets_45_asks_whether_a_later_one_was_taken"),
+    ),
+    Mutant(
+        "a 0 proves what was passed over",
+        "Rule 7: the first 0 of an inquest proves a batch that was refused for certain.",
+        edit(
+            "partition.Partition._prove_all_before", "all(other.doubt for other in before)", "True"
+        ),
+        unit("test_rule_7_a_refused_head_that_gets_45_asks_whether_a_later_one_was_taken"),
+    ),
+    Mutant(
+        "offsets that begin again say nothing",
+        "Rule 5: what was accepted in another log proves what may be in the old one.",
+        edit("partition.Partition.accept", "self.window.begins_again(batch)", "False"),
+        unit("test_rule_5_what_lies_before_the_last_ack_is_in_another_log"),
+    ),
+    Mutant(
+        "what was left behind a passed-over batch is sent anew",
+        "Rule 7b: its copy follows what was accepted, and may be taken at any later time.",
+        edit("partition.Partition._mend", "or self.window.accepted_behind(hole)", ""),
+        unit("test_rule_5_what_was_sent_behind_a_passed_over_batch_drains_first"),
     ),
     Mutant(
         "45 at an unsure head taken for state lost",

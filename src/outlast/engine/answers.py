@@ -14,6 +14,7 @@ from typing import Any
 
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import NARROW_FOR_S, Link, Pending, Question
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.hub import Hub
 from outlast.engine.lanes import owed_since_s
 from outlast.engine.messages import (
@@ -29,7 +30,6 @@ from outlast.engine.messages import (
 from outlast.engine.metadata import Node
 from outlast.engine.partition import Partition
 from outlast.engine.produce import Answer, read_answers
-from outlast.engine.queue import FailureReason
 from outlast.engine.steering import Steering, Told
 from outlast.engine.verdict import SOON_S, Judgement, Verdict, judge, judge_abort
 

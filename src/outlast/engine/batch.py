@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from uuid import UUID
 
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.messages import (
     AttemptRecord,
     AttemptState,
@@ -314,14 +315,12 @@ class Batch:
             return Outcome.UNKNOWN
         return Outcome.NOT_ACCEPTED
 
-    def failure(
-        self, kind: str, error_code: int | None, message: str, unix_offset_s: float
-    ) -> Failure:
+    def failure(self, why: FailureReason, unix_offset_s: float) -> Failure:
         """A failure with this batch's outcome and attempts."""
         return Failure(
-            kind=kind,
-            error_code=error_code,
-            message=message,
+            kind=why.kind,
+            error_code=why.error_code,
+            message=why.message,
             outcome=self.outcome_if_failed,
             attempts=tuple(
                 AttemptRecord(

@@ -16,6 +16,7 @@ from outlast.engine.accumulator import Accumulator
 from outlast.engine.agenda import Agenda
 from outlast.engine.batch import Attempt, Batch
 from outlast.engine.brokers import Brokers, Link
+from outlast.engine.failure_reasons import EXPIRED
 from outlast.engine.gap import GapRecorder
 from outlast.engine.inquiries import Inquiries
 from outlast.engine.lanes import Lanes
@@ -39,7 +40,7 @@ from outlast.engine.messages import (
     StallEnd,
 )
 from outlast.engine.metadata import LeaderChange, Metadata
-from outlast.engine.partition import EXPIRED, Partition
+from outlast.engine.partition import Partition
 from outlast.engine.partitioner import StickyPartitioner
 from outlast.engine.queue import Limits
 from outlast.engine.retry import Schedules

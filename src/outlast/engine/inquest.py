@@ -1,4 +1,4 @@
-"""What was written? The question that a 45 for an unsure head raises, asked from the newest.
+"""What was written? The question that a 45 raises where a batch is unsure, asked from the newest.
 
 Theory. An unsure batch is sent again under its old number, and a broker that has it answers 0. But
 after a broker's restart only the *last* batch is remembered (S1): a repeat of an older one gets 45

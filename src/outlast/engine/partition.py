@@ -29,14 +29,16 @@ while a copy of it may still be taken. Everything below exists to never do eithe
   connection, all of them are written too. After a failure the partition *drains*: nothing is sent
   until every request on the connection is answered or the connection is gone; then the head goes
   first, alone.
+* **A 0 behind a certain no**: the log knew nothing of us and began with that batch, for its topic
+  was created again (S11). What was refused could only lie behind it now: it fails, *not accepted*.
 * **45 for an unsure head** opens an inquest: what was written is asked from the newest batch on
-  (rule 7, `inquest`). 45 for a head that was only ever refused: the broker lost our numbering, and
-  the partition restarts.
+  (rule 7, `inquest`). 45 for a head that was only ever refused, and nothing unsure behind it: the
+  broker lost our numbering, and the partition restarts.
 * **A hole** is a number whose batch failed for good. If every attempt of that batch and of all
   that follow was refused, the followers are renumbered in place: nobody has seen those numbers
   (7a). Otherwise the partition *restarts*: the next producer epoch begins at sequence 0 (rule 6).
-  If the hole may be written, the unsure batches behind it fail as *unknown* (7b); if it was only
-  refused, nothing can ever fill it, no copy behind it can be taken, and they go on (7c).
+  If the hole may be written or was passed over, unsure batches behind it fail as *unknown* (7b);
+  if it was only refused, nothing can ever fill it or be taken behind it, and they go on (7c).
   All of this waits for the drain: what failed in flight may yet be answered 0, and is no hole.
 
 Without idempotence there are no numbers: every answer decides for its own batch, and order is
@@ -45,16 +47,17 @@ kept only with one request in flight, as in Kafka (rule 9).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from outlast.engine import failure_reasons as reasons
 from outlast.engine.batch import Attempt, Batch, Result
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.inquest import Inquest
 from outlast.engine.messages import AttemptState, Connection
-from outlast.engine.queue import FailureReason, Limits, Queue
+from outlast.engine.queue import Limits, Queue
 from outlast.engine.window import Window
 
-EXPIRED = "delivery_timeout"  # a failure's kind
 PROVEN_FOR_S = 60.0  # then the broker may have forgotten us: one in flight again (S12)
 
 
@@ -191,6 +194,7 @@ class Partition:
         """A 0: the batch is written, and so are those before it that were not refused (rule 5)."""
         attempt = self._end_attempt(batch, AttemptState.ACCEPTED, "")
         batch.proved = (base_offset, log_append_time_ms)
+        settled: list[Batch] = []
         self.last_ack_s = now
         self.refusals = 0
         self.retry_at_s = 0.0
@@ -201,16 +205,22 @@ class Partition:
                 self.window.producer_id,
                 self.window.producer_epoch,
             )
-            if self.is_asked(batch):
+            if self.window.begins_again(batch):
+                self.inquest = None
+                unsure = [b for b in self.window.unproved_before(batch) if b.doubt]
+                settled = self._fail(unsure, reasons.TOPIC_RECREATED)
+            elif self.is_asked(batch):
                 self._prove_all_before(batch)
             else:
                 self.window.prove_before(batch, attempt.connection)
-        return self._settle_proved() + self._drained()
+        return settled + self._settle_proved() + self._drained()
 
     def _prove_all_before(self, batch: Batch) -> None:
-        """The newest batch in the log is found: numbers were taken in order up to it."""
-        for other in self.window.unproved_before(batch):
-            other.proved = (-1, -1)
+        """The newest in the log is found; numbers were taken in order, if none was passed over."""
+        before = self.window.unproved_before(batch)
+        if all(other.doubt for other in before):
+            for other in before:
+                other.proved = (-1, -1)
         self.inquest = None
 
     def _settle_proved(self) -> list[Batch]:
@@ -236,7 +246,7 @@ class Partition:
         """A final no for the head. (Behind a failed head it is noise: call `refuse`.)"""
         assert self.is_head(batch)
         self._end_attempt(batch, state, error)
-        settled = self._fail(batch, failure)
+        settled = self._fail((batch,), failure)
         self._rewind()
         return settled + self._drained()
 
@@ -253,7 +263,7 @@ class Partition:
         for start, piece in zip(starts, pieces, strict=True):
             piece.seal(piece.compressed(self.limits.compression))
             if start in bad:
-                self._fail(piece, bad[start])
+                self._fail((piece,), bad[start])
         self.window.replace(batch, pieces)
         self._rewind()
         self._drained()
@@ -267,7 +277,7 @@ class Partition:
         if self.inquest is not None and self.inquest.batch is batch:
             if self.inquest.denied():
                 self.restart_reason = "resequence"
-        elif batch.doubt:
+        elif any(b.unsure for b in self.window):
             self.inquest = Inquest(attempt.connection, attempt.leader_epoch, ())
         else:
             self.restart_reason = "resequence"
@@ -325,12 +335,12 @@ class Partition:
         """Fail what has waited `delivery_timeout_s`."""
         settled: list[Batch] = []
         age_s = self.limits.delivery_timeout_s
-        why = FailureReason(EXPIRED, None, f"not acknowledged within {age_s:g} s")
+        why = reasons.expired(age_s)
         for batch in self.window:
-            if batch.result is None and batch.proved is None and now >= batch.created_s + age_s:
-                settled += self._fail(batch, why)
+            if batch.proved is None and now >= batch.created_s + age_s:
+                settled += self._fail((batch,), why)
         while self.queue.head is not None and now >= self.queue.head.created_s + age_s:
-            settled += self._fail(self.queue.batches.popleft(), why)
+            settled += self._fail((self.queue.batches.popleft(),), why)
         if self.window.hole() is not None:
             self.draining = self.limits.idempotent and self.in_flight > 0
         self._drop()
@@ -338,7 +348,7 @@ class Partition:
 
     def fail_all(self, failure: FailureReason) -> list[Batch]:
         """Fail everything that has no outcome yet (close)."""
-        settled = [b for batch in list(self.unsettled()) for b in self._fail(batch, failure)]
+        settled = self._fail(list(self.unsettled()), failure)
         self.queue.batches.clear()
         self.draining = self.limits.idempotent and self.in_flight > 0
         self._drop()
@@ -346,28 +356,27 @@ class Partition:
 
     def fail_queue(self, failure: FailureReason) -> list[Batch]:
         """Fail what has no number yet (no producer id to be had, topic gone)."""
-        settled = [b for batch in self.queue.batches for b in self._fail(batch, failure)]
+        settled = self._fail(self.queue.batches, failure)
         self.queue.batches.clear()
         return settled
 
     def leave_topic(self, failure: FailureReason) -> list[Batch]:
         """The topic was re-created: what may be in the old one fails, the rest goes to the new."""
-        settled: list[Batch] = []
-        for batch in self.window:
-            if batch.result is None and (batch.doubt or batch.open_attempt is not None):
-                settled += self._fail(batch, failure)
-        self.restart_reason = "recreated"
+        self.window.forget_offset()
+        sent = [b for b in self.window if b.doubt or b.open_attempt is not None]
+        settled = self._fail(sent, failure)
+        self.restart_reason = reasons.RECREATED
         self.draining = self.limits.idempotent and self.in_flight > 0
         self.proven = None
         self.inquest = None
         return settled + self._drained()
 
-    def _fail(self, batch: Batch, why: FailureReason) -> list[Batch]:
-        if batch.result is not None:
-            return []
-        failure = batch.failure(why.kind, why.error_code, why.message, self.limits.unix_offset_s)
-        batch.result = Result(failure=failure)
-        return [batch]
+    def _fail(self, batches: Iterable[Batch], why: FailureReason) -> list[Batch]:
+        """Fail those that have no outcome yet; returns them."""
+        settled = [batch for batch in batches if batch.result is None]
+        for batch in settled:
+            batch.result = Result(failure=batch.failure(why, self.limits.unix_offset_s))
+        return settled
 
     # --- after the drain ---
 
@@ -378,13 +387,17 @@ class Partition:
             self.window.drop_settled()
 
     def _drained(self) -> list[Batch]:
-        """Once nothing is in flight: mend the numbering if it was lost or has a hole."""
+        """Once nothing is in flight: fail what cannot go in order any more, and renumber."""
         if not self.limits.idempotent:
             self.window.drop_settled()
             return []
         if self.in_flight:
             return []
         self.draining = False
+        return self._fail(self.window.passed_over(), reasons.PASSED_OVER) + self._renumber()
+
+    def _renumber(self) -> list[Batch]:
+        """Nothing is in flight: mend the numbering if it was lost or has a hole."""
         hole = self.window.hole()
         if self.restart_reason:
             unsure = "fail" if self.fresh_producer_id or hole is not None else "keep"
@@ -403,12 +416,11 @@ class Partition:
             return []
         failed = self.window[hole]
         assert failed.result is not None
-        failure = failed.result.failure
-        expired = failure is not None and failure.kind == EXPIRED
+        kind = failed.result.failure.kind if failed.result.failure is not None else ""
         doubt = any(b.doubt for b in self.window if b.result is not None and b.proved is None)
-        return self._restart(
-            "expired" if expired else "refused", unsure="fail" if doubt else "keep"
-        )
+        fillable = doubt or self.window.accepted_behind(hole)
+        reason = {reasons.EXPIRED: "expired", reasons.RECREATED: "recreated"}.get(kind, "refused")
+        return self._restart(reason, unsure="fail" if fillable else "keep")
 
     def _open_inquest(self, opened: Inquest) -> list[Batch]:
         """The unsure head got 45 and all else is answered: whom to ask, or what is known."""
@@ -424,20 +436,10 @@ class Partition:
         return []
 
     def _restart(self, reason: str, *, unsure: str) -> list[Batch]:
-        """Take the next producer epoch and number from 0 again; unsure batches 'fail' or 'keep'
-        waiting for their new numbers.
-        """
+        """Number from 0 again under the next epoch; unsure batches 'fail', or 'keep' waiting."""
         assert self.in_flight == 0
-        settled: list[Batch] = []
-        why = FailureReason(
-            "restart",
-            None,
-            "may have been written: its partition had to restart its numbering "
-            f"({reason}), after which a copy could no longer be told from a new record",
-        )
-        for batch in self.window:
-            if batch.unsure and unsure == "fail":
-                settled += self._fail(batch, why)
+        doubtful = [b for b in self.window if b.unsure and unsure == "fail"]
+        settled = self._fail(doubtful, reasons.restarted(reason))
         rest = self.window.restart(fresh_producer_id=self.fresh_producer_id)
         self.fresh_producer_id |= self.window.producer_id < 0 and self.limits.idempotent
         self.queue.batches.extendleft(reversed(rest))

@@ -34,15 +34,6 @@ class Limits:
     transactional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FailureReason:
-    """Why batches fail; the outcome and the attempts are each batch's own."""
-
-    kind: str
-    error_code: int | None
-    message: str
-
-
 class Queue:
     """The part of a partition that the application fills."""
 

@@ -21,6 +21,7 @@ from outlast.engine.aftermath import Aftermath
 from outlast.engine.answers import Answers
 from outlast.engine.batch import Batch
 from outlast.engine.brokers import Question
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.health import examine
 from outlast.engine.hub import Hub
 from outlast.engine.intake import Intake, Waiting
@@ -41,7 +42,6 @@ from outlast.engine.messages import (
 )
 from outlast.engine.outgoing import Outgoing
 from outlast.engine.pressure import Pressure
-from outlast.engine.queue import FailureReason
 from outlast.engine.rng import Rng
 from outlast.engine.settings import Settings
 from outlast.engine.silence import WATCHED_ROLES, Silence

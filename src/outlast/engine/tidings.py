@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.engine.brokers import Link, Pending
+from outlast.engine.failure_reasons import TOPIC_RECREATED, FailureReason
 from outlast.engine.hub import Hub
 from outlast.engine.intake import Intake
 from outlast.engine.messages import GapEnd, MetadataRefreshed, TopicGone
@@ -22,7 +23,6 @@ from outlast.engine.metadata import (
     TopicFound,
     TopicRecreated,
 )
-from outlast.engine.queue import FailureReason
 from outlast.engine.verdict import code_name
 from outlast.engine.window import is_producer
 
@@ -90,12 +90,9 @@ class Tidings:
             case LeaderChange():
                 hub.leader_changed(change, now, by_hint=False)
             case TopicRecreated():
-                why = FailureReason(
-                    "recreated", None, "its topic was deleted and created again: the old is gone"
-                )
                 for tp, place in list(hub.partitions.items()):
                     if tp[0] == change.topic:  # idle ones too: the new topic knows no numbers
-                        hub.settle(place, place.leave_topic(why), now)
+                        hub.settle(place, place.leave_topic(TOPIC_RECREATED), now)
                 self._abandon_gaps(change.topic, now)
             case PartitionGone():
                 tp = (change.topic, change.partition)

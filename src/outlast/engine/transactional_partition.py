@@ -9,8 +9,8 @@ and every partition is renewed.
 from __future__ import annotations
 
 from outlast.engine.batch import Batch
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.partition import Partition
-from outlast.engine.queue import FailureReason
 
 
 class TransactionalPartition(Partition):
@@ -37,7 +37,7 @@ class TransactionalPartition(Partition):
             "its transaction has failed: its partition would have to restart its numbering "
             f"({reason})",
         )
-        settled = [b for batch in list(self.unsettled()) for b in self._fail(batch, why)]
+        settled = self._fail(list(self.unsettled()), why)
         self.queue.batches.clear()
         self.window.clear()
         self.fresh_producer_id = False

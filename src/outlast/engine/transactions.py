@@ -36,10 +36,10 @@ from kafka import errors as kafka_errors
 from outlast.engine import txn_errands, txn_wire
 from outlast.engine.batch import Batch
 from outlast.engine.errands import Errand, Errands
+from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.hub import Hub
 from outlast.engine.intake import Waiting
 from outlast.engine.partition import Partition
-from outlast.engine.queue import FailureReason
 from outlast.engine.transaction import PendingOffsets, Transaction
 from outlast.engine.transaction_state import TABLE, Event, State, after
 from outlast.engine.transactional_partition import TransactionalPartition

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from outlast.engine.batch import NOT_NUMBERED, Batch
 from outlast.engine.messages import AttemptState, Connection
@@ -32,7 +33,14 @@ def sequence_after(base_sequence: int, count: int) -> int:
 class Window:
     """Sent batches of one partition under one producer id and epoch."""
 
-    __slots__ = ("_batches", "_transactional", "next_sequence", "producer_epoch", "producer_id")
+    __slots__ = (
+        "_batches",
+        "_offset",
+        "_transactional",
+        "next_sequence",
+        "producer_epoch",
+        "producer_id",
+    )
 
     def __init__(self, *, transactional: bool = False) -> None:
         self._batches: deque[Batch] = deque()
@@ -40,6 +48,7 @@ class Window:
         self.producer_id = -1  # −1: none yet, or no idempotence: then no numbers are given
         self.producer_epoch = -1
         self.next_sequence = 0
+        self._offset = -1  # of the last batch that left; −1: not known
 
     def __repr__(self) -> str:
         return (
@@ -110,6 +119,7 @@ class Window:
         must come first.
         """
         rest = [b for b in self._batches if b.proved is None and b.result is None]
+        self._offset = self._offset_before(len(self._batches))
         for batch in rest:
             batch.base_sequence = NOT_NUMBERED
         self._batches.clear()
@@ -156,6 +166,7 @@ class Window:
     def drop_proved(self) -> None:
         """Batches at the front that are in the log for certain are done with."""
         while self._batches and self._batches[0].proved is not None:
+            self._offset = self._offset_before(1)
             self._batches.popleft()
 
     def drop_settled(self) -> None:
@@ -169,6 +180,36 @@ class Window:
             if batch.result is not None and batch.proved is None:
                 return index
         return None
+
+    def begins_again(self, batch: Batch) -> bool:
+        """Whether this accepted batch lies in another log than what was accepted before it: there
+        the offsets grow with the numbers. Its topic was created again, or its log cut off.
+        """
+        assert batch.proved is not None
+        offset = batch.proved[0]
+        return 0 <= offset <= self._offset_before(self._batches.index(batch))
+
+    def _offset_before(self, index: int) -> int:
+        """Where the last batch before this place lies, of those that it is known of."""
+        known = self._offset
+        for batch in islice(self._batches, index):
+            if batch.proved is not None and batch.proved[0] >= 0:
+                known = batch.proved[0]
+        return known
+
+    def forget_offset(self) -> None:
+        """What is sent from now on lies in another log."""
+        self._offset = -1
+
+    def passed_over(self) -> list[Batch]:
+        """What was refused each time, for certain, though a later batch is in the log (rule 5)."""
+        accepted = [i for i, batch in enumerate(self._batches) if batch.proved is not None]
+        before = islice(self._batches, accepted[-1]) if accepted else ()
+        return [b for b in before if b.pending and not b.doubt]
+
+    def accepted_behind(self, index: int) -> bool:
+        """Whether a batch after this one is in the log, as if its number were not missing."""
+        return any(b.proved is not None for b in islice(self._batches, index, None))
 
     def unseen_from(self, index: int) -> bool:
         """Whether every attempt of every batch from here on was refused (rule 7a)."""

@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import Protocol, TypeVar, cast
 
 from outlast.engine.batch import Batch, Result
+from outlast.engine.failure_reasons import EXPIRED, FailureReason
 from outlast.engine.messages import Completion, Fact, Outcome, RecordsSettled, Settled
-from outlast.engine.partition import EXPIRED
 from outlast.engine.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,8 @@ def settle(batch: Batch, trouble: Callable[[float], str] = lambda _since_s: "") 
 def fail_all(sender: Sender, kind: str, message: str, now: float) -> None:
     """Fail every record of an engine that will not do it itself."""
     for batch in sender.flush(now):
-        batch.result = Result(failure=batch.failure(kind, None, message, time.time() - now))
+        why = FailureReason(kind, None, message)
+        batch.result = Result(failure=batch.failure(why, time.time() - now))
         settle(batch)
 
 
@@ -80,9 +81,9 @@ def leave_behind(sender: Sender, untold: Iterable[Completion], now: float) -> No
     """
     settled = settled_of((*untold, *sender.take().completions))
     unsettled = sender.flush(now)
+    why = FailureReason("forked", None, "the process that forked this one goes on with it")
     for batch in unsettled:
-        message = "the process that forked this one goes on with it"
-        failure = batch.failure("forked", None, message, time.time() - now)
+        failure = batch.failure(why, time.time() - now)
         batch.result = Result(failure=replace(failure, outcome=Outcome.UNKNOWN))
     for batch in (*settled, *unsettled):
         delivery = _delivery_of(batch)
