@@ -39,7 +39,7 @@ class Closing:
         self._driver = driver
         self._rest = rest
         self._end_open = end_open
-        self._none_open = threading.Event()
+        self._none_open = None if end_open is None else threading.Event()
         self._closer = 0  # the thread that was the first to close
         self._lock = threading.RLock()  # a signal handler may close it, too
         self._begun = self._done = False
@@ -60,7 +60,7 @@ class Closing:
                 self._close_all(self._in_turn, timeout)
         elif not self._done:
             mine = self._closer == threading.get_ident()  # a signal handler came in between
-            if self._end_open is not None and not (mine or self._is_within_a_call()):
+            if self._none_open is not None and not (mine or self._is_within_a_call()):
                 timeout = _left(timeout, self._none_open.wait)
             self._driver.close(timeout)
 
@@ -86,8 +86,10 @@ class Closing:
 
     def _open_ended(self, timeout: float | None) -> float | None:
         """Whatever comes of it, others wait for it no longer. Returns what is left of the time."""
+        if self._end_open is None or self._none_open is None:
+            return timeout
         try:
-            return timeout if self._end_open is None else _left(timeout, self._end_open)
+            return _left(timeout, self._end_open)
         finally:
             self._none_open.set()
 

@@ -17,6 +17,7 @@ from outlast.config import Config
 from outlast.engine.messages import ConnectionLost, Outcome
 from outlast.errors import ClosedError, DeliveryError
 from outlast.future import Delivery, DeliveryFuture
+from outlast.io import process
 from outlast.io.thread import Driver
 from outlast.testing.cluster import MockCluster
 from outlast.testing.server import ClusterServer
@@ -253,3 +254,9 @@ def test_a_fork_while_another_thread_begins_a_producer(
         for driver in drivers:
             driver.close(5)
     assert not dropped
+
+
+def test_children_draw_lots_of_their_own() -> None:
+    """Workers that are forked from one process must not reconnect in step."""
+    first, second = (in_child(process.RNG.random) for _ in range(2))
+    assert len({first, second, process.RNG.random()}) == 3

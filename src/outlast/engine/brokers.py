@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -107,7 +106,7 @@ class Link:
         self.cut_bytes = 0  # of the request on which the peer closed; 0: it answered as much since
         self.narrow_bytes = 0  # the most that a request may hold …
         self.narrow_until_s = 0.0  # … until then
-        self.pending: deque[Pending] = deque()
+        self.pending: list[Pending] = []  # a few: a deque begins with room for 64
         self.api_versions: Mapping[int, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
@@ -243,7 +242,7 @@ class Brokers:
         before_s, link.used_s, link.answered_s = link.answered_s, now, now
         if not link.pending or link.pending[0].token != token:
             return None
-        pending = link.pending.popleft()
+        pending = link.pending.pop(0)
         link.served_s = now - max(pending.sent_s, before_s, min(now, link.throttled_until_s))
         link.line_due_s = inf
         if pending.sent_s >= before_s:  # else the way is not in it
@@ -262,8 +261,7 @@ class Brokers:
         """The connection is over; returns what was unanswered on it."""
         if link.ready and link.connection is not None:
             self.closed.append((now, link.connection))
-        unanswered = list(link.pending)
-        link.pending.clear()
+        unanswered, link.pending = link.pending, []
         link.line_due_s = inf
         link.connection = None
         link.ready = False

@@ -11,7 +11,6 @@ ends, the outcome when all that met it are settled.
 
 from __future__ import annotations
 
-from collections import deque
 from math import inf
 
 from outlast.engine.gap_state import OpenGap, TopicPartition
@@ -44,6 +43,7 @@ class GapRecorder:
     __slots__ = (
         "_ended",
         "_ended_at",
+        "_limit",
         "_next_number",
         "_open",
         "_tick_at",
@@ -53,9 +53,10 @@ class GapRecorder:
 
     def __init__(self, unix_offset_s: float, limit: int = 1000) -> None:
         self._unix_offset_s = unix_offset_s
+        self._limit = limit
         self._open: dict[TopicPartition, OpenGap] = {}
         self._unsettled: dict[int, OpenGap] = {}  # by number: open ones, and ended without outcome
-        self._ended: deque[OpenGap] = deque(maxlen=limit)
+        self._ended: list[OpenGap] = []  # the oldest are dropped
         self._ended_at: dict[TopicPartition, float] = {}
         self._next_number = 1
         self._tick_at = 0.0
@@ -310,7 +311,7 @@ class GapRecorder:
 
     def gaps(self, now: float) -> list[Gap]:
         """The open gaps and the last ended ones, `limit` together, by number."""
-        shown = [*self._ended, *self._open.values()][-(self._ended.maxlen or 0) :]
+        shown = [*self._ended, *self._open.values()][-self._limit :]
         return [gap.snapshot(now) for gap in sorted(shown, key=lambda gap: gap.number)]
 
     def open_gaps(self, now: float) -> list[Gap]:
@@ -361,6 +362,7 @@ class GapRecorder:
     ) -> list[Fact]:
         del self._open[gap.tp]
         self._ended.append(gap)
+        del self._ended[: -self._limit]
         self._ended_at[gap.tp] = now
         if reason is not GapEnd.ACK:
             gap.phases.ended(now)

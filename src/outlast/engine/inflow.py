@@ -5,8 +5,6 @@ Sampled once a second from a running total, and not per record: the way of a rec
 
 from __future__ import annotations
 
-from collections import deque
-
 SAMPLE_S = 1.0
 SAMPLES = 10
 
@@ -17,7 +15,7 @@ class Inflow:
     __slots__ = ("_samples",)
 
     def __init__(self, now: float) -> None:
-        self._samples: deque[tuple[float, int]] = deque([(now, 0)], maxlen=SAMPLES + 1)
+        self._samples = [(now, 0)]
 
     def __repr__(self) -> str:
         return f"<Inflow samples={len(self._samples)}>"
@@ -26,6 +24,7 @@ class Inflow:
         """Note the total, at most once a second."""
         if now - self._samples[-1][0] >= SAMPLE_S:
             self._samples.append((now, total_bytes))
+            del self._samples[: -(SAMPLES + 1)]
 
     def bytes_per_s(self, total_bytes: int, now: float) -> float:
         """The rate since the oldest sample that is not older than some ten seconds."""

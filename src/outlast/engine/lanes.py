@@ -41,7 +41,6 @@ lane. One sample an answer: forty stuck partitions in one request do not outvote
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from math import inf
 
@@ -117,7 +116,7 @@ class Lanes:
         self._proved: dict[int, dict[int, float]] = {}  # node → follower that acked what was sent
         self._acked: dict[TopicPartition, float] = {}  # when the last acked attempt was sent
         self._trusted_isr: dict[TopicPartition, Sequence[int]] = {}
-        self._usual: dict[int, deque[float]] = {}
+        self._usual: dict[int, list[float]] = {}
         self._ack_wait_s: dict[int, float] = {}
         self._returned: dict[TopicPartition, tuple[float, float]] = {}  # when, after what probation
         self._look_s = 0.0
@@ -263,8 +262,9 @@ class Lanes:
 
     def sample(self, node_id: int, waits_s: Sequence[float]) -> None:
         """How long the acks of one answer took, as `served_since_s` tells."""
-        times_s = self._usual.setdefault(node_id, deque(maxlen=USUAL_ANSWERS))
+        times_s = self._usual.setdefault(node_id, [])
         times_s.append(_median(waits_s))
+        del times_s[:-USUAL_ANSWERS]
         self._ack_wait_s[node_id] = self._bounded(
             max(self._settings.ack_wait_s, USUAL_TIMES * _median(times_s))
         )

@@ -8,7 +8,6 @@ nothing waits. A gap that follows begins at the leader's last sign of life: no s
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from outlast.engine.messages import (
@@ -38,12 +37,21 @@ class _Open:
 class StallRecorder:
     """The stalls of one producer: at most one open per partition, the last `limit` to look at."""
 
-    __slots__ = ("_ended", "_ended_at", "_next_number", "_open", "_tick_at", "_unix_offset_s")
+    __slots__ = (
+        "_ended",
+        "_ended_at",
+        "_limit",
+        "_next_number",
+        "_open",
+        "_tick_at",
+        "_unix_offset_s",
+    )
 
     def __init__(self, unix_offset_s: float, limit: int = 1000) -> None:
         self._unix_offset_s = unix_offset_s
+        self._limit = limit
         self._open: dict[TopicPartition, _Open] = {}
-        self._ended: deque[Stall] = deque(maxlen=limit)
+        self._ended: list[Stall] = []  # the oldest are dropped
         self._ended_at: dict[TopicPartition, float] = {}
         self._next_number = 1
         self._tick_at = 0.0
@@ -83,6 +91,7 @@ class StallRecorder:
         ended = self._snapshot(tp, end_s, reason)
         del self._open[tp]
         self._ended.append(ended)
+        del self._ended[: -self._limit]
         self._ended_at[tp] = end_s
         return [StallEnded(now, ended)]
 
@@ -121,7 +130,7 @@ class StallRecorder:
 
     def stalls(self, now: float) -> list[Stall]:
         """The open stalls and the last ended ones, by number."""
-        shown = [*self._ended, *self.open_stalls(now)][-(self._ended.maxlen or 0) :]
+        shown = [*self._ended, *self.open_stalls(now)][-self._limit :]
         return sorted(shown, key=lambda stall: stall.number)
 
     def open_stalls(self, now: float) -> list[Stall]:

@@ -9,7 +9,6 @@ Rule: numbers are given, closed up and forgotten here, and nowhere else.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
@@ -43,7 +42,7 @@ class Window:
     )
 
     def __init__(self, *, transactional: bool = False) -> None:
-        self._batches: deque[Batch] = deque()
+        self._batches: list[Batch] = []  # few: the broker remembers five
         self._transactional = transactional
         self.producer_id = -1  # −1: none yet, or no idempotence: then no numbers are given
         self.producer_epoch = -1
@@ -93,7 +92,7 @@ class Window:
     def replace(self, batch: Batch, pieces: tuple[Batch, ...]) -> None:
         """Pieces take the batch's place and its numbers, so that no other number changes."""
         sequence = batch.base_sequence
-        kept: deque[Batch] = deque()
+        kept: list[Batch] = []
         for other in self._batches:
             kept.extend(pieces if other is batch else (other,))
         if self.producer_id >= 0:
@@ -110,7 +109,7 @@ class Window:
             self._number(batch, sequence)
             sequence = sequence_after(sequence, batch.count)
         self.next_sequence = sequence
-        self._batches = deque(kept)
+        self._batches = kept
 
     def restart(self, *, fresh_producer_id: bool) -> list[Batch]:
         """Forget the numbering; returns the batches without outcome, which have no number now.
@@ -167,12 +166,12 @@ class Window:
         """Batches at the front that are in the log for certain are done with."""
         while self._batches and self._batches[0].proved is not None:
             self._offset = self._offset_before(1)
-            self._batches.popleft()
+            self._batches.pop(0)
 
     def drop_settled(self) -> None:
         """Without idempotence: whatever has its outcome and is not under way is done with."""
         kept = [b for b in self._batches if b.result is None or b.open_attempt is not None]
-        self._batches = deque(kept)
+        self._batches = kept
 
     def hole(self) -> int | None:
         """Where the first batch stands that failed and is not proved."""

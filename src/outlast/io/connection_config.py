@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from kafka.protocol.broker_version_data import BrokerVersionData
@@ -38,6 +39,24 @@ def version_limits(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, 
         max(api_version, OLDEST_VERSION)
     ).api_versions
     return limits
+
+
+def versions_within(
+    offered: Mapping[int, tuple[int, int]], limits: Mapping[int, tuple[int, int]]
+) -> Mapping[int, tuple[int, int]]:
+    """What a broker offers, with our limits: one table for all connections to which it is the
+    same, for it takes 2 kB.
+    """
+    table = {
+        key: (oldest, min(newest, limits[key][1]) if key in limits else newest)
+        for key, (oldest, newest) in offered.items()
+    }
+    return _shared(tuple(sorted(table.items())))
+
+
+@lru_cache(maxsize=16)
+def _shared(table: tuple[tuple[int, tuple[int, int]], ...]) -> Mapping[int, tuple[int, int]]:
+    return dict(table)
 
 
 def selector_class(config: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBuffer, EncodeBufferPool
 
-BEGIN_BYTES = 2048
+BEGIN_BYTES = 512
 
 
 def begin_small() -> None:

@@ -42,7 +42,12 @@ from outlast.engine.messages import Command, Connect, Connection, Disconnect, In
 from outlast.io import asserts_off
 from outlast.io.addresses import Resolver, resolve
 from outlast.io.advice import Stage, with_advice
-from outlast.io.connection_config import connection_config, selector_class, version_limits
+from outlast.io.connection_config import (
+    connection_config,
+    selector_class,
+    version_limits,
+    versions_within,
+)
 from outlast.io.dialing import Dial, Dialer, beside
 from outlast.io.events import (
     Connected,
@@ -244,10 +249,8 @@ class _Link(KafkaConnection):  # type: ignore[misc]
         self._stage = Stage.API_VERSIONS
         await super()._get_api_versions(timeout_at)
         self._stage = Stage.LOGIN
-        offered, limits = self.broker_version_data, self.network.version_limits
-        for key in limits.keys() & offered.api_versions.keys():
-            low, high = offered.api_versions[key]
-            offered.api_versions[key] = (low, min(high, limits[key][1]))
+        offered = self.broker_version_data
+        offered.api_versions = versions_within(offered.api_versions, self.network.version_limits)
         offered.api_version(ProduceRequest, min_version=OLDEST_PRODUCE_VERSION)
         offered.api_version(MetadataRequest)
 

@@ -7,7 +7,6 @@ each request, answer and read. Of a request, not of its records: the meter may l
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import Any, Protocol
 
 METERING = "metering"  # beside kafka-python's keywords: the producer's `Metering`, or None
@@ -41,7 +40,7 @@ class MeteredParser:
     def __init__(self, parser: Any, node_id: int, metering: Metering) -> None:
         self._parser = parser
         self._made: list[Any] = []  # requests whose bytes are not written yet
-        self._sent_s: deque[float] = deque()  # of requests without an answer
+        self._sent_s: list[float] = []  # of requests without an answer
         self._meter = metering.meter(node_id, self)
 
     def __repr__(self) -> str:
@@ -78,7 +77,7 @@ class MeteredParser:
         for _, answer in answers:
             if self._sent_s:
                 throttle_ms = getattr(answer, "throttle_time_ms", 0) or 0
-                self._meter.answered(now_s - self._sent_s.popleft(), throttle_ms)
+                self._meter.answered(now_s - self._sent_s.pop(0), throttle_ms)
         return answers
 
 

@@ -8,6 +8,7 @@ Rules:
   a signal handler raises: Python drops what is raised there, but no lock may stay taken.
 * At exit they deliver as long as outcomes come, in all `EXIT_LONGEST_S` at most, and together wait
   `EXIT_IDLE_S` in which none comes. What is lost then is told on stderr.
+* A child draws other lots than its parent and its siblings, or all would reconnect in step.
 * A child of `multiprocessing` ends without Python's exit handlers, but with finalizers of its own.
 """
 
@@ -17,6 +18,7 @@ import atexit
 import contextlib
 import logging
 import os
+import random
 import sys
 import threading
 import time
@@ -24,6 +26,8 @@ import weakref
 from typing import Protocol
 
 log = logging.getLogger(__name__)
+
+RNG = random.Random()  # one for all producers: each would hold 2.5 kB
 
 EXIT_IDLE_S = 1.0  # kafka-python gives records that long
 EXIT_LONGEST_S = 10.0
@@ -158,6 +162,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _exit
     _exit = None
+    RNG.seed()
     for forking in (*_known(), *_used):
         _child(forking)
 

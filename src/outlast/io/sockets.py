@@ -13,7 +13,10 @@ from typing import Any
 from outlast.engine.messages import Loss
 from outlast.io.events import Ended
 
-_RECV_BYTES = 1 << 16
+_FIRST_BYTES = (
+    1 << 12
+)  # most answers fit; Python takes as much memory before it knows how much came
+_RECV_BYTES = 1 << 16  # … of those that do not
 # A peer that vanished is noticed within 75 s on an idle connection. Not TCP_USER_TIMEOUT: it
 # kills a live peer that is not reading.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -50,11 +53,13 @@ def received(
     """
     chunks: list[bytes] = []
     error: BaseException | None = None
+    count = _FIRST_BYTES
     try:
-        while chunk := sock.recv(_RECV_BYTES):
+        while chunk := sock.recv(count):
             chunks.append(chunk)
-            if short_read_is_last and len(chunk) < _RECV_BYTES:
+            if short_read_is_last and len(chunk) < count:
                 break
+            count = _RECV_BYTES
         else:
             error = Ended(Loss.CLOSED, "closed by the broker")
     except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):

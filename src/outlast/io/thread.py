@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import threading
 import time
 from collections import deque
@@ -118,7 +117,7 @@ class Driver(Entrance):
         return f"<Driver {self._settings.client_id} {state} {self._sender} {self._network}>"
 
     def _usual_sender(self, now: float) -> Sender:
-        return Sender(self._settings, random.Random(), now, time.time() - now)
+        return Sender(self._settings, process.RNG, now, time.time() - now)
 
     def _start(self) -> None:
         """A new engine, network and thread: at construction, and in a forked child at first use."""

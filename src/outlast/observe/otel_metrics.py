@@ -16,7 +16,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
 from inspect import signature
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,6 +36,7 @@ from outlast.observe.metric_set import Backend, Labels, MetricSet, Sets
 from outlast.observe.metrics import ATTRIBUTES, METRICS, SEND_DURATION, Kind, Metric
 from outlast.observe.metrics_observer import PARTITIONS_SHOWN, MetricsObserver, Spans
 from outlast.observe.numbers import Number
+from outlast.observe.release import release
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SENDS_A_SECOND = 100
@@ -79,7 +79,7 @@ def _set_of(provider: MeterProvider | None, own_labels: Labels) -> MetricSet:
 
 
 def _new_sets(provider: MeterProvider | None, own_labels: Labels) -> Sets:
-    meter = get_meter("outlast", version("outlast"), provider, SCHEMA_URL)
+    meter = get_meter("outlast", release(), provider, SCHEMA_URL)
     return Sets(_Otel(meter), tuple(own_labels))
 
 

@@ -6,8 +6,6 @@ name's IP addresses a connection used is not known here.
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from opentelemetry.trace import NoOpTracer, Span, Tracer, TracerProvider, get_tracer
 
 from outlast.engine.messages import ConnectionLost, ConnectionOpened, Fact, MetadataRefreshed
@@ -23,6 +21,7 @@ from outlast.observe.attributes import (
     SYSTEM,
     Attributes,
 )
+from outlast.observe.release import release
 from outlast.observe.span_ends import SpanEnds, Trouble
 
 
@@ -41,7 +40,7 @@ class Tracing:
         self.ends = SpanEnds(self.trouble)
         self.tracer: Tracer = NoOpTracer()
         with self.trouble:
-            self.tracer = get_tracer("outlast", version("outlast"), tracer_provider, SCHEMA_URL)
+            self.tracer = get_tracer("outlast", release(), tracer_provider, SCHEMA_URL)
         self._client_id = client_id
         self._cluster_id = ""
         self._addresses: dict[int, tuple[str, int]] = {}
