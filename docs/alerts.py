@@ -167,7 +167,7 @@ ALERTS = (
         meaning="A partition took its next producer epoch and numbers from 0 again. The rest of "
         "its records are delivered in order, but something happened to those before: they "
         "`expired`, were `refused` by the broker, could not be put in sequence (`resequence`), or "
-        "the topic is a new one of the old name (`recreated`).",
+        "the topic is a new one of the old name, or its leader began as if it were (`recreated`).",
         remedy="`expired` and `refused` come with failed records: see OutlastRecordsLost. "
         "`resequence` says that a broker no longer knew this producer: retention took all its "
         "records, or an election was unclean; if it was, compare the topic with what was sent.",

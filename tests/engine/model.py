@@ -260,7 +260,8 @@ class World:
             partition.accept(batch, offset, -1, self.now)
             return
         numbers = told.verdict is Verdict.RESEQUENCE and not told.fresh_producer_id
-        if asked and not (numbers or told.stall or told.verdict is Verdict.RETRY):
+        own = (Verdict.RETRY, Verdict.FAIL_BATCH)
+        if asked and not (numbers or told.stall or told.verdict in own):
             partition.void()
         if not asked and not partition.is_head(batch):
             partition.refuse(batch, told.state, told.name, offset)
@@ -270,6 +271,8 @@ class World:
                 partition.refuse(batch, told.state, told.name, offset)
             case Verdict.RESEQUENCE if numbers:
                 partition.deny(batch, told.name)
+            case Verdict.FAIL_BATCH if asked:
+                partition.decline(batch, told.state, told.name, FailureReason("broker", code, "no"))
             case _ if asked:
                 partition.refuse(batch, told.state, told.name, offset)
             case Verdict.RESEQUENCE:
@@ -349,6 +352,7 @@ class World:
             tuple(numbers[id(b)] for b in p.window),
             tuple(numbers[id(b)] for b in p.queue.batches),
             (p.window.producer_id, p.window.producer_epoch, p.window.next_sequence),
+            p.window.last_offset,
             (p.in_flight, p.draining, p.proven, p.restart_reason, p.fresh_producer_id),
             repr(p.inquest),
         )

@@ -601,7 +601,7 @@ def test_split_halves_take_the_old_numbers() -> None:
     bench.accept(first)
     big, follower = bench.queue(2, records=5)
     bench.send_all()
-    halves = bench.partition.split(big, "MESSAGE_TOO_LARGE", (0, 2), {})
+    halves, _ = bench.partition.split(big, "MESSAGE_TOO_LARGE", (0, 2), {})
     bench.refuse(follower)
     assert [h.count for h in halves] == [2, 3]
     assert [h.first_index for h in halves] == [0, 2]
@@ -620,7 +620,7 @@ def test_blamed_records_fail_alone_and_the_rest_closes_up() -> None:
     bench.accept(first)
     mixed, follower = bench.queue(2, records=5)
     bench.send_all()
-    pieces = bench.partition.split(mixed, "INVALID_RECORD", (0, 1, 2, 4), {1: NO, 4: NO})
+    pieces, _ = bench.partition.split(mixed, "INVALID_RECORD", (0, 1, 2, 4), {1: NO, 4: NO})
     assert [p.result is not None for p in pieces] == [False, True, False, True]
     assert [outcome(p) for p in pieces if p.result] == [Outcome.NOT_ACCEPTED] * 2
     bench.refuse(follower)
@@ -638,6 +638,24 @@ def test_close_tells_each_batch_what_is_known() -> None:
     (queued,) = bench.queue()
     assert bench.partition.fail_all(FailureReason("closed", None, "closed")) == [sent, queued]
     assert (outcome(sent), outcome(queued)) == (Outcome.UNKNOWN, Outcome.NEVER_SENT)
+
+
+def test_offsets_in_a_recreated_topic_are_not_compared_with_the_old_ones() -> None:
+    bench = Bench()
+    batches = bench.pipelined(2)
+    bench.accept(batches[0], offset=500)
+    assert bench.partition.leave_topic(NO) == [batches[1]]
+    bench.accept(batches[1], offset=502)  # from the old topic, though it was told to have failed
+    new = bench.queue(2)
+    bench.send(OTHER_LINE, 1)
+    bench.refuse(new[0], AttemptState.DOUBTFUL)
+    assert bench.send(OTHER_LINE, 1) is new[0]
+    bench.accept(new[0], offset=-1)
+    more = bench.queue()
+    assert bench.send_all(OTHER_LINE, 1) == [new[1], *more]
+    bench.refuse(new[1], AttemptState.DOUBTFUL)
+    assert bench.accept(more[0], offset=3) == [new[1], *more]
+    assert outcome(new[1]) is None
 
 
 def test_a_recreated_topic_gets_only_what_cannot_be_in_the_old_one() -> None:
@@ -673,7 +691,7 @@ def test_of_many_pieces_no_more_are_sent_than_a_broker_remembers() -> None:
     bench.accept(first)
     batches = bench.queue(5, records=3)
     assert bench.send_all() == batches
-    pieces = bench.partition.split(batches[0], "MESSAGE_TOO_LARGE", (0, 1, 2), {})
+    pieces, _ = bench.partition.split(batches[0], "MESSAGE_TOO_LARGE", (0, 1, 2), {})
     for batch in batches[1:]:
         bench.refuse(batch)
     assert bench.send_all() == [pieces[0]]

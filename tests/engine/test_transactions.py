@@ -223,6 +223,23 @@ def test_a_record_that_fails_fails_its_transaction() -> None:
     assert talk.call(engine.abort) is None
 
 
+def test_all_that_a_blamed_record_takes_along_is_told() -> None:
+    """What was left behind it is unsure, and would need another numbering; what waits, too."""
+    talk, engine = begun()
+    talk.batch()
+    talk.produced(told(offset=0))
+    blamed, unsure = talk.batch(3), talk.batch()
+    talk.produced(told(NOT_LEADER))
+    talk.lose(Role.OPEN)
+    talk.pass_time(1.0)
+    waiting = talk.batch()
+    talk.produced(told(87, errors={1: "no key"}))
+    assert blamed.open_attempt is None
+    assert {outcome(unsure), outcome(waiting)} == {Outcome.UNKNOWN, Outcome.NEVER_SENT}
+    assert [talk.settled.count(batch) for batch in (unsure, waiting)] == [1, 1]
+    assert talk.call(engine.abort) is None
+
+
 def test_a_record_that_was_not_taken_fails_its_transaction() -> None:
     talk, engine = begun()
     engine.record_refused("it is too large")

@@ -7,6 +7,8 @@ from __future__ import annotations
 from tests.sim.mutants import Edit, Mutant, Story
 from tests.sim.planted_order import edit
 
+STATE = "partition_state.PartitionState."
+
 
 def rule(test: str) -> Story:
     """A small story of one rule."""
@@ -67,11 +69,15 @@ LANES = (
         "(Rules 3 and 4 of the partition and its assert stand behind that: all are broken.)",
         (
             Edit("steering.Steering.steer", "self._clear_lane(link, now)", "pass"),
-            Edit("partition.Partition.next_batch", "connection != self.connection or not", "not"),
-            Edit("partition.Partition.may_pipeline", "self.proven == current", "True"),
+            Edit(
+                STATE + "next_batch",
+                "connection != self.connection or not",
+                "not",
+            ),
+            Edit(STATE + "may_pipeline", "self.proven == current", "True"),
             Edit("partition.Partition._rewind", "self.in_flight > 0", "False"),
             Edit(
-                "partition.Partition.send",
+                STATE + "send",
                 "assert not self.in_flight or self.connection == attempt.connection",
                 "pass",
             ),
@@ -162,7 +168,7 @@ LANES = (
     Mutant(
         "the late go when nobody else does",
         "Others that send without a pause leave them no turn.",
-        edit("outgoing.Outgoing._late_apart", "if left == 1", "if False"),
+        edit("outgoing.Outgoing._late_apart", "left == 1", "False"),
         in_line("test_the_late_have_their_turn_however_much_the_others_send", 5),
     ),
     Mutant(
@@ -170,8 +176,8 @@ LANES = (
         "Whoever is well waits for them each time.",
         edit(
             "outgoing.Outgoing._late_apart",
-            "if left == 1 and due[0] is late[0]",
-            "if 1",
+            "left == 1 and due[0][0] is late[0][0]",
+            "True",
         ),
         in_line("test_while_it_lasts_neighbours_wait_for_one_late_ack_at_a_time", 0),
     ),

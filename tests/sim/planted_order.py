@@ -9,7 +9,9 @@ from __future__ import annotations
 from outlast.engine.messages import Connection, Role
 from tests.sim.mutants import Edit, Model, Mutant, Story
 
-HEAD_DOUBT = "elif any(b.unsure for b in self.window):"
+STATE = "partition_state.PartitionState."
+
+HEAD_DOUBT = "if any(b.unsure for b in self.window):"
 ELSEWHERE = (Connection(2, Role.OPEN, 2), 0)
 KEEP = 'unsure = "fail" if self.fresh_producer_id or hole is not None else "keep"'
 WINDOW = "self.limits.window_batches"
@@ -35,14 +37,18 @@ ORDER = (
         "no one-in-flight guard",
         "Rule 3: a second batch follows before anything was acknowledged: a broker without state "
         "takes it though the first is refused.",
-        edit("partition.Partition.may_pipeline", "if not self.limits.idempotent:", "if True:"),
+        edit(
+            STATE + "may_pipeline",
+            "if not self.limits.idempotent:",
+            "if True:",
+        ),
         Model("new"),
     ),
     Mutant(
         "guard without the connection",
         "Rule 3: an ack on one connection opens the pipe on the next.",
         edit(
-            "partition.Partition.may_pipeline",
+            STATE + "may_pipeline",
             "self.proven == current",
             "(self.proven or ())[1:] == current[1:]",
         ),
@@ -51,7 +57,11 @@ ORDER = (
     Mutant(
         "a proof never grows old",
         "Rule 3: after a day without a batch the broker has forgotten us (S12), yet five go out.",
-        edit("partition.Partition.may_pipeline", "now - self.last_ack_s <= PROVEN_FOR_S", "True"),
+        edit(
+            STATE + "may_pipeline",
+            "now - self.last_ack_s <= PROVEN_FOR_S",
+            "True",
+        ),
         Model("a day"),
     ),
     Mutant(
@@ -59,8 +69,12 @@ ORDER = (
         "Rule 2: what is in flight is counted, not what is unsettled: the broker's memory of five "
         "is overrun. (A link carries five requests at most, so only the partition alone shows it.)",
         (
-            Edit("partition.Partition.next_batch", f"len(self.window) >= {WINDOW}", "False"),
-            Edit("partition.Partition.send", f"assert len(self.window) < {WINDOW}", "pass"),
+            Edit(
+                STATE + "next_batch",
+                f"len(self.window) >= {WINDOW}",
+                "False",
+            ),
+            Edit(STATE + "send", f"assert len(self.window) < {WINDOW}", "pass"),
         ),
         Model("many"),
     ),
@@ -76,11 +90,15 @@ ORDER = (
         "as a proof is of one connection: both are broken.)",
         (
             Edit(
-                "partition.Partition.may_pipeline",
+                STATE + "may_pipeline",
                 "self.proven == current",
                 "self.proven is not None",
             ),
-            Edit("partition.Partition.next_batch", "connection != self.connection or not", "not"),
+            Edit(
+                STATE + "next_batch",
+                "connection != self.connection or not",
+                "not",
+            ),
         ),
         unit("test_rule_4_no_other_connection_while_something_is_in_flight"),
     ),
@@ -237,7 +255,7 @@ CERTAINTY = (
     Mutant(
         "what was taken unseen is not asked for",
         "Rule 7: a head that was only refused goes behind a later record whose 0 was lost.",
-        edit("partition.Partition.deny", HEAD_DOUBT, "elif batch.doubt:"),
+        edit("partition.Partition.deny", HEAD_DOUBT, "if batch.doubt:"),
         unit("test_rule_7_a_refused_head_that_gets_45_asks_whether_a_later_one_was_taken"),
     ),
     Mutant(
@@ -255,6 +273,19 @@ CERTAINTY = (
         unit("test_rule_5_what_lies_before_the_last_ack_is_in_another_log"),
     ),
     Mutant(
+        "an own no begins the questions again",
+        "Rule 7: a batch that is invalid now hides for ever what is written.",
+        edit(
+            "answers.Answers._answered",
+            "case _ if asked and (final or verdict in _OWN):",
+            "case _ if asked and place.void() is not None:",
+        ),
+        Story(
+            "engine.test_inquest_answers",
+            "test_a_batch_that_is_invalid_now_does_not_hide_what_is_written",
+        ),
+    ),
+    Mutant(
         "what was left behind a passed-over batch is sent anew",
         "Rule 7b: its copy follows what was accepted, and may be taken at any later time.",
         edit("partition.Partition._mend", "or self.window.accepted_behind(hole)", ""),
@@ -266,14 +297,14 @@ CERTAINTY = (
         edit(
             "partition.Partition.deny",
             HEAD_DOUBT,
-            'elif batch.doubt and bool(setattr(self, "fresh_producer_id", True)):',
+            'if batch.doubt and bool(setattr(self, "fresh_producer_id", True)):',
         ),
         Model("losses"),
     ),
     Mutant(
         "unsure batch renumbered at 45",
         "Rule 7: 45 may mean written and forgotten (S1).",
-        edit("partition.Partition.deny", HEAD_DOUBT, "elif False:"),
+        edit("partition.Partition.deny", HEAD_DOUBT, "if False:"),
         Model("losses"),
     ),
     Mutant(
@@ -307,7 +338,7 @@ CERTAINTY = (
     Mutant(
         "one 45 is enough",
         "Rule 7: all unsure batches are to be asked about.",
-        edit("inquest.Inquest.denied", "return not self._remaining", "return True"),
+        edit("inquest.Inquest.exhausted", "return not self._remaining", "return True"),
         Model("losses"),
     ),
     Mutant(

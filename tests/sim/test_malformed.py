@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kafka.protocol.data_container import DataContainer
 
+from outlast.engine.messages import Connection
+from outlast.engine.sender import Sender
 from tests.sim.stories import simulation
 
 NUMBERS = (-1, 0, 1, 2, 3, 6, 7, 19, 45, 47, 999, 2**31 - 1, -(2**31))
@@ -56,30 +58,38 @@ def spoil(answer: DataContainer, rng: random.Random) -> None:
     setattr(part, name, spoilt)
 
 
+class ToldNonsense:
+    """An engine whose answers are spoilt on their way to it."""
+
+    def __init__(self, sender: Sender, rng: random.Random) -> None:
+        self._sender, self._rng = sender, rng
+        self.spoilt = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sender, name)
+
+    def responded(self, connection: Connection, token: int, response: Any, now: float) -> None:
+        while now < NONSENSE_UNTIL_S and self._rng.random() < 0.4:
+            spoil(response, self._rng)
+            self.spoilt += 1
+        self._sender.responded(connection, token, response, now)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_nonsense_raises_nothing_and_is_survived(seed: int) -> None:
     rng = random.Random(seed)
     sim = simulation(
         seed, topics={"t": 2, "u": 1}, request_timeout_ms=1000, delivery_timeout_ms=3000
     )
-    take = sim.sender.responded
-    spoilt = 0
-
-    def responded(connection: Any, token: int, response: Any, now: float) -> None:
-        nonlocal spoilt
-        while now < NONSENSE_UNTIL_S and rng.random() < 0.4:
-            spoil(response, rng)
-            spoilt += 1
-        take(connection, token, response, now)
-
-    sim.sender.responded = responded  # type: ignore[method-assign]
+    told = ToldNonsense(sim.sender, rng)
+    sim.sender = cast("Sender", told)
     for topic, partition in sim.partitions():
         sim.send_every(partition, 0.02, 150, topic=topic)
     sim.at(0.7, lambda: sim.move_leader(0))
     sim.at(1.2, lambda: sim.kill(2))
     sim.at(1.9, lambda: sim.start(2))
     sim.run_until(sim.all_settled, 60.0)
-    assert spoilt > 20
+    assert told.spoilt > 20
     # a topic id that was made up ranks the true one among the replaced ones, until brokers have
     # insisted on it for ten seconds (merge rule 5)
     for topic, partition in sim.partitions():

@@ -34,6 +34,7 @@ from outlast.engine.steering import Steering, Told
 from outlast.engine.verdict import SOON_S, Judgement, Verdict, judge, judge_abort
 
 UNKNOWN_SERVER_ERROR = -1
+_OWN = frozenset({Verdict.SPLIT, Verdict.FAIL_BATCH})  # of a batch's own: nothing else is told so
 
 
 class Answers:
@@ -94,13 +95,14 @@ class Answers:
             since_s = owed_since_s(batch, attempt)
             self._hub.stalled(place, attempt.connection, "follower", since_s, now)
         asked = place.is_asked(batch)
-        if asked and not self._speaks_of_the_question(judgement):
-            place.void()
         if not asked and not place.is_head(batch):  # noise behind a failed head (rule 5)
             self._hub.settle(place, place.refuse(batch, state, name, base_offset), now)
             return
-        final = not asked and self._exhausted(batch, judgement, now)
-        message = answer.message if answer is not None else ""
+        final = self._exhausted(batch, judgement, now)
+        if asked and not final and not self._speaks_of_the_question(judgement):
+            place.void()
+        kind = "retries" if final and judgement.tries_max is None else "broker"
+        why = FailureReason(kind, judgement.error_code, (answer.message if answer else "") or name)
         if judgement.cause is not None:
             self._hub.gap_refused(place, attempt, judgement.cause, name, now)
         match verdict:
@@ -108,7 +110,9 @@ class Answers:
                 settled = place.refuse(batch, state, name, base_offset)
             case Verdict.RESEQUENCE if not judgement.fresh_producer_id:
                 settled = place.deny(batch, name)
-            case _ if asked:  # whatever it is, the head will be told so too
+            case _ if asked and (final or verdict in _OWN):
+                settled = place.decline(batch, state, name, why)
+            case _ if asked:  # it is the producer's, and the head will be told so too
                 settled = place.refuse(batch, state, name, base_offset)
             case Verdict.RESEQUENCE:
                 settled = place.lose_producer(batch, name)
@@ -120,8 +124,6 @@ class Answers:
                 if verdict in (Verdict.ABORT, Verdict.FAIL_PRODUCER):
                     assert self._hub.transactions is not None
                     self._hub.transactions.lost_numbering()
-                kind = "retries" if final and judgement.tries_max is None else "broker"
-                why = FailureReason(kind, judgement.error_code, message or name)
                 settled = place.fail(batch, state, name, why)
         self._hub.settle(place, settled, now)
         if judgement.stale_leader:
@@ -149,7 +151,7 @@ class Answers:
         """Whether an inquest goes on after this answer to it (see `inquest`)."""
         if judgement.verdict is Verdict.RESEQUENCE:
             return not judgement.fresh_producer_id
-        return judgement.stall or judgement.verdict is Verdict.RETRY
+        return judgement.stall or judgement.verdict is Verdict.RETRY or judgement.verdict in _OWN
 
     @staticmethod
     def _some_only(batch: Batch, answer: Answer) -> bool:
@@ -179,13 +181,13 @@ class Answers:
         starts: Sequence[int],
         bad: Mapping[int, FailureReason],
     ) -> list[Batch]:
-        pieces = place.split(batch, name, starts, bad)
+        pieces, settled = place.split(batch, name, starts, bad)
         if not bad:
             place.queue.learn_limit(pieces)
         for number in batch.gaps:  # several wait where one did
             for _ in pieces[1:]:
                 self._hub.recorder.joined(number)
-        return [piece for piece in pieces if piece.result is not None]
+        return settled
 
     def _delivered(
         self,

@@ -22,7 +22,7 @@ class FailureReason:
 
 
 TOPIC_RECREATED = FailureReason(
-    RECREATED, None, "its topic was deleted and created again: the old is gone"
+    RECREATED, None, "its topic was deleted and created again, or its log cut off: the old is gone"
 )
 PASSED_OVER = FailureReason(
     RECREATED,

@@ -165,7 +165,8 @@ class Outgoing:
             return [due]
         if link.pending and link.answered_s == link.ready_s:
             return [others]
-        return [late, others] if left == 1 and due[0] is late[0] else [others, late]
+        longest = left == 1 and due[0][0] is late[0][0]  # not the pairs: compiled ones are copies
+        return [late, others] if longest else [others, late]
 
     def _due(self, link: Link) -> Sequence[Due]:
         """Who waits for this connection, and for how long in this order. While offsets join a

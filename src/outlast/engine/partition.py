@@ -1,4 +1,4 @@
-"""One partition: what may be sent when, and what every answer does to its order.
+"""One partition: what every answer does to its order.
 
 Two rules: what changes a partition's order is here or in the parts that it owns (`queue`, `window`,
 `inquest`); and it knows neither leaders nor codes, it is told *accepted*, *refused* and so on.
@@ -47,7 +47,7 @@ kept only with one request in flight, as in Kafka (rule 9).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from outlast.engine import failure_reasons as reasons
@@ -55,143 +55,18 @@ from outlast.engine.batch import Attempt, Batch, Result
 from outlast.engine.failure_reasons import FailureReason
 from outlast.engine.inquest import Inquest
 from outlast.engine.messages import AttemptState, Connection
-from outlast.engine.queue import Limits, Queue
-from outlast.engine.window import Window
-
-PROVEN_FOR_S = 60.0  # then the broker may have forgotten us: one in flight again (S12)
+from outlast.engine.partition_state import PartitionState
 
 
-class Partition:
+class Partition(PartitionState):
     """One partition of one topic. Methods that settle batches return them, results set."""
 
-    def __init__(self, topic: str, index: int, limits: Limits) -> None:
-        self.tp = (topic, index)
-        self.limits = limits
-        self.window = Window(transactional=limits.transactional)
-        self.queue = Queue(self.tp, limits)
-        self.fresh_producer_id = False  # the next id must not be the one shared by all
-        self.in_flight = 0
-        self.connection: Connection | None = None  # of what is in flight
-        self.proven: tuple[Connection, int, int, int] | None = None
-        self.last_ack_s: float | None = None
-        self.draining = False
-        self.inquest: Inquest | None = None
-        self.restart_reason = ""  # set: restart once drained
-        self.restarted = self.broken = ""  # why it just did, until the hub has told
-        self.retry_at_s = 0.0
-        self.refusals = 0  # in a row
-
-    def __repr__(self) -> str:
-        state = "draining" if self.draining else "open"
-        return f"<Partition {state} {self.window!r} {self.queue!r} in_flight={self.in_flight}>"
-
-    # --- views ---
-
-    def unsettled(self) -> Iterator[Batch]:
-        """All batches whose records have no outcome yet, oldest first."""
-        for batch in self.window:
-            if batch.result is None:
-                yield batch
-        yield from self.queue.batches
-
-    @property
-    def idle(self) -> bool:
-        """Nothing waits and nothing is in flight."""
-        return not (self.window or self.queue.batches)
-
-    def ready_s(self) -> float | None:
-        """Since when (or from when on) the oldest waiting batch is ready to be sent."""
-        if self.in_flight < len(self.window):
-            for batch in self.window:
-                if batch.pending:
-                    return batch.created_s  # it lingered before it was first sent
-        return self.queue.ready_s()
-
-    def due_s(self) -> float | None:
-        """When the next batch may go, as far as this partition knows (None: nothing waits)."""
-        ready_s = self.ready_s()
-        if ready_s is None or self.draining:
-            return None
-        return max(ready_s, self.retry_at_s)
-
-    def deadline_s(self) -> float | None:
-        """When the oldest unsettled batch expires."""
-        oldest = next(self.unsettled(), None)
-        return None if oldest is None else oldest.created_s + self.limits.delivery_timeout_s
-
-    def needs_producer_id(self) -> bool:
-        """Numbers are wanted and there is no producer id to number under."""
-        return self.limits.idempotent and self.window.producer_id < 0
-
-    def may_pipeline(self, connection: Connection, leader_epoch: int, now: float) -> bool:
-        """Whether a second batch may follow one in flight (rule 3)."""
-        if not self.limits.idempotent:
-            return True
-        window = self.window
-        current = (connection, leader_epoch, window.producer_id, window.producer_epoch)
-        return (
-            self.proven == current
-            and self.last_ack_s is not None
-            and now - self.last_ack_s <= PROVEN_FOR_S
-        )
-
-    def next_batch(self, connection: Connection, leader_epoch: int, now: float) -> Batch | None:
-        """The batch that may go out on this connection now, if any."""
-        due_s = self.due_s()
-        if due_s is None or now < due_s or self.needs_producer_id():
-            return None
-        if self.in_flight and (
-            connection != self.connection or not self.may_pipeline(connection, leader_epoch, now)
-        ):
-            return None
-        if self.inquest is not None:
-            if self.inquest.holds(connection, leader_epoch):
-                return self.inquest.batch
-            self.inquest = None  # void: begin again with the head
-        if self.in_flight < len(self.window):
-            for batch in islice(self.window, self.limits.window_batches):
-                if batch.pending:
-                    return batch
-        if len(self.window) >= self.limits.window_batches:
-            return None
-        return self.queue.head
-
-    # --- sending ---
-
-    def use_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """Number under this id from 0 on. Only for a partition that has none."""
-        assert self.window.producer_id < 0, self
-        assert not self.window, self
-        self.window.producer_id = producer_id
-        self.window.producer_epoch = producer_epoch
-        self.fresh_producer_id = False
-
-    def send(self, batch: Batch, attempt: Attempt) -> None:
-        """`next_batch()` was handed to its connection."""
-        assert not self.draining
-        assert not self.in_flight or self.connection == attempt.connection
-        if batch is self.queue.head:
-            assert len(self.window) < self.limits.window_batches
-            self.queue.batches.popleft()
-            self.window.add(batch)
-        batch.begin_attempt(attempt)
-        self.in_flight += 1
-        self.connection = attempt.connection
-
     # --- answers ---
-
-    def is_head(self, batch: Batch) -> bool:
-        """Whether this batch's answer decides: no unproved batch stands before it."""
-        return not self.limits.idempotent or self.window.is_head(batch)
-
-    def is_asked(self, batch: Batch) -> bool:
-        """Whether this batch's answer is the inquest's."""
-        return self.inquest is not None and self.inquest.batch is batch
 
     def accept(
         self, batch: Batch, base_offset: int, log_append_time_ms: int, now: float
     ) -> list[Batch]:
-        """A 0: the batch is written, and so are those before it that were not refused (rule 5)."""
+        """A 0: the batch is written, and maybe those before it are proved by it (rule 5)."""
         attempt = self._end_attempt(batch, AttemptState.ACCEPTED, "")
         batch.proved = (base_offset, log_append_time_ms)
         settled: list[Batch] = []
@@ -252,22 +127,22 @@ class Partition:
 
     def split(
         self, batch: Batch, error: str, starts: Sequence[int], bad: Mapping[int, FailureReason]
-    ) -> tuple[Batch, ...]:
+    ) -> tuple[tuple[Batch, ...], list[Batch]]:
         """The head's every attempt was refused: cut it into the pieces that begin at `starts`,
-        and fail those that begin at the indices in `bad`. Returns the pieces.
+        and fail those that begin at the indices in `bad`. Returns all pieces, and what is settled.
         """
         assert self.is_head(batch)
         assert not batch.doubt and batch.result is None  # noqa: PT018
         self._end_attempt(batch, AttemptState.REFUSED, error)
         pieces = batch.pieces(starts)
+        settled: list[Batch] = []
         for start, piece in zip(starts, pieces, strict=True):
             piece.seal(piece.compressed(self.limits.compression))
             if start in bad:
-                self._fail((piece,), bad[start])
+                settled += self._fail((piece,), bad[start])
         self.window.replace(batch, pieces)
         self._rewind()
-        self._drained()
-        return pieces
+        return pieces, settled + self._drained()
 
     def deny(self, batch: Batch, error: str) -> list[Batch]:
         """45: the batch's number is not the one that follows in this leader's log."""
@@ -275,13 +150,31 @@ class Partition:
         attempt = self._end_attempt(batch, AttemptState.REFUSED, error)
         self._rewind()
         if self.inquest is not None and self.inquest.batch is batch:
-            if self.inquest.denied():
-                self.restart_reason = "resequence"
-        elif any(b.unsure for b in self.window):
+            return self._asked_next(self.inquest) + self._drained()
+        if any(b.unsure for b in self.window):
             self.inquest = Inquest(attempt.connection, attempt.leader_epoch, ())
         else:
             self.restart_reason = "resequence"
         return self._drained()
+
+    def decline(
+        self, batch: Batch, state: AttemptState, error: str, failure: FailureReason
+    ) -> list[Batch]:
+        """A final no to a question tells nothing of what is written: the next older is asked."""
+        assert self.inquest is not None and self.inquest.batch is batch  # noqa: PT018
+        self._end_attempt(batch, state, error)
+        self._rewind()
+        self.inquest.declined.append((batch, failure))
+        return self._asked_next(self.inquest) + self._drained()
+
+    def _asked_next(self, inquest: Inquest) -> list[Batch]:
+        """Once nobody is left to ask: what was declined fails, and is a hole; or all restart."""
+        if not inquest.exhausted():
+            return []
+        self.inquest = None
+        if not inquest.declined:
+            self.restart_reason = "resequence"
+        return [b for batch, why in inquest.declined for b in self._fail((batch,), why)]
 
     def void(self) -> None:
         """An answer that says nothing about what was written: begin again with the head."""
@@ -362,7 +255,6 @@ class Partition:
 
     def leave_topic(self, failure: FailureReason) -> list[Batch]:
         """The topic was re-created: what may be in the old one fails, the rest goes to the new."""
-        self.window.forget_offset()
         sent = [b for b in self.window if b.doubt or b.open_attempt is not None]
         settled = self._fail(sent, failure)
         self.restart_reason = reasons.RECREATED
@@ -423,7 +315,7 @@ class Partition:
         return self._restart(reason, unsure="fail" if fillable else "keep")
 
     def _open_inquest(self, opened: Inquest) -> list[Batch]:
-        """The unsure head got 45 and all else is answered: whom to ask, or what is known."""
+        """The head got 45 and all else is answered: whom to ask, or what is known."""
         accepted = [b for b in self.window if b.proved is not None]
         if accepted:  # behind the head: as good as a 0 for the question
             self._prove_all_before(accepted[-1])
@@ -441,6 +333,8 @@ class Partition:
         doubtful = [b for b in self.window if b.unsure and unsure == "fail"]
         settled = self._fail(doubtful, reasons.restarted(reason))
         rest = self.window.restart(fresh_producer_id=self.fresh_producer_id)
+        if reason == reasons.RECREATED:
+            self.window.last_offset = -1
         self.fresh_producer_id |= self.window.producer_id < 0 and self.limits.idempotent
         self.queue.batches.extendleft(reversed(rest))
         self.proven = None

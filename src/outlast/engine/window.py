@@ -34,8 +34,8 @@ class Window:
 
     __slots__ = (
         "_batches",
-        "_offset",
         "_transactional",
+        "last_offset",
         "next_sequence",
         "producer_epoch",
         "producer_id",
@@ -47,7 +47,7 @@ class Window:
         self.producer_id = -1  # −1: none yet, or no idempotence: then no numbers are given
         self.producer_epoch = -1
         self.next_sequence = 0
-        self._offset = -1  # of the last batch that left; −1: not known
+        self.last_offset = -1  # of the last batch that left; −1: not known
 
     def __repr__(self) -> str:
         return (
@@ -118,7 +118,7 @@ class Window:
         must come first.
         """
         rest = [b for b in self._batches if b.proved is None and b.result is None]
-        self._offset = self._offset_before(len(self._batches))
+        self.last_offset = self._offset_before(len(self._batches))
         for batch in rest:
             batch.base_sequence = NOT_NUMBERED
         self._batches.clear()
@@ -165,7 +165,7 @@ class Window:
     def drop_proved(self) -> None:
         """Batches at the front that are in the log for certain are done with."""
         while self._batches and self._batches[0].proved is not None:
-            self._offset = self._offset_before(1)
+            self.last_offset = self._offset_before(1)
             self._batches.pop(0)
 
     def drop_settled(self) -> None:
@@ -190,15 +190,11 @@ class Window:
 
     def _offset_before(self, index: int) -> int:
         """Where the last batch before this place lies, of those that it is known of."""
-        known = self._offset
+        known = self.last_offset
         for batch in islice(self._batches, index):
             if batch.proved is not None and batch.proved[0] >= 0:
                 known = batch.proved[0]
         return known
-
-    def forget_offset(self) -> None:
-        """What is sent from now on lies in another log."""
-        self._offset = -1
 
     def passed_over(self) -> list[Batch]:
         """What was refused each time, for certain, though a later batch is in the log (rule 5)."""
