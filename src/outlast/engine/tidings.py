@@ -115,8 +115,9 @@ class Tidings:
         if not recorder.open_partitions():
             return
         for topic in response.topics or ():
+            name = topic.name or ""  # none where only its id is known: nonsense, as we ask by name
             for p in topic.partitions or ():
-                tp = (topic.name, p.partition_index)
+                tp = (name, p.partition_index)
                 if recorder.open(tp):
                     epoch = p.leader_epoch if response.API_VERSION >= 9 else -1
                     self._hub.tell(
