@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.engine.messages import Connection, Loss, Role
-from outlast.io.events import Disconnected
+from outlast.io.events import Connected, Disconnected
 from outlast.io.reasons import Reasons
 
 
@@ -16,6 +16,19 @@ class Bench:
         self.now = at_s
         lost = Disconnected(Connection(1, Role.OPEN, 1), address, Loss.REFUSED, "nobody is there")
         self.reasons.disconnected(lost)
+
+
+def test_what_broke_is_told_though_the_broker_answered_the_next_hello() -> None:
+    """As one does that wants a login: it closes at the first request, each time anew."""
+    bench = Bench()
+    bench.refused("shut:9092", 1.0)
+    bench.reasons.connected(Connected(Connection(1, Role.OPEN, 2), "shut:9092", None, {}))
+    bench.now = 1.5
+    told = bench.reasons.blocked("t", "metadata", 0, 0.6)
+    assert told.endswith("shut:9092: answered, and before that refused: nobody is there")
+    assert bench.reasons.trouble(0.9) == ""
+    bench.now = 9.0
+    assert bench.reasons.blocked("t", "metadata", 0, 0.6).endswith("shut:9092: answered")
 
 
 def test_an_old_trouble_is_no_reason_for_a_new_record() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
+from typing import NamedTuple
 
 from kafka import errors as kafka_errors
 
@@ -14,6 +16,14 @@ _TOLD_MAX = 3
 _KEPT_MAX = 100  # addresses of brokers come and go
 
 
+class _Tried(NamedTuple):
+    address: str  # as given, and as found
+    told: str
+    at_s: float
+    broke: str  # what ended the last connection there …
+    broke_s: float  # … and when
+
+
 class Reasons:
     """Remembers for each address what came of it last, and when."""
 
@@ -22,16 +32,27 @@ class Reasons:
     def __init__(self, buffer_bytes: int, clock: Callable[[], float]) -> None:
         self._buffer_bytes = buffer_bytes
         self._clock = clock
-        # by name and port: with the address found, and when that was; the latest last
-        self._tried: dict[str, tuple[str, str, float]] = {}
+        self._tried: dict[str, _Tried] = {}  # by name and port, the latest last
 
     def __repr__(self) -> str:
-        return ", ".join(f"{a}: {told}" for a, told, _ in list(self._tried.values())) or "none yet"
+        return self._all(self._clock())
+
+    def _all(self, since_s: float) -> str:
+        """What came of each. A broker that closes at the first request answers each time before it
+        does: that it broke since then is told, too.
+        """
+        told = []
+        for tried in list(self._tried.values()):
+            text = f"{tried.address}: {tried.told}"
+            if tried.told == _ANSWERED and tried.broke_s >= since_s:
+                text += f", and before that {tried.broke}"
+            told.append(text)
+        return ", ".join(told) or "none yet"
 
     def connecting(self, command: Connect) -> None:
         """An address is tried."""
         place = f"{command.host}:{command.port}"
-        self._tried.setdefault(place, (place, "no answer yet", self._clock()))
+        self._tried.setdefault(place, _Tried(place, "no answer yet", self._clock(), "", -inf))
 
     def connected(self, event: Connected) -> None:
         """A broker answered there."""
@@ -43,15 +64,21 @@ class Reasons:
 
     def _tell(self, address: str, told: str) -> None:
         place = address.partition(" ")[0]
-        self._tried.pop(place, None)  # the latest comes last
-        self._tried[place] = address, told, self._clock()
+        last, now = self._tried.pop(place, None), self._clock()  # the latest comes last
+        broke, broke_s = (told, now) if told != _ANSWERED else ("", -inf)
+        if last is not None and told == _ANSWERED:
+            broke, broke_s = last.broke, last.broke_s
+        self._tried[place] = _Tried(address, told, now, broke, broke_s)
         if len(self._tried) > _KEPT_MAX:
             del self._tried[next(iter(self._tried))]
 
     def trouble(self, since_s: float) -> str:
         """The addresses that could not be connected to since then, and why; '': none."""
-        tried = list(self._tried.values())
-        bad = [f"{a}: {told}" for a, told, at_s in tried if told != _ANSWERED and at_s >= since_s]
+        bad = [
+            f"{tried.address}: {tried.told}"
+            for tried in list(self._tried.values())
+            if tried.told != _ANSWERED and tried.at_s >= since_s
+        ]
         return f"no connection to {', '.join(bad[-_TOLD_MAX:])}" if bad else ""
 
     def closed(self, crash: BaseException | None) -> str:
@@ -87,4 +114,4 @@ class Reasons:
         text = f"No metadata for topic {topic!r} {limit}"
         if error_code:
             text += f": the brokers say {kafka_errors.for_code(error_code).__name__}"
-        return f"{text}; addresses tried: {self!r}"
+        return f"{text}; addresses tried: {self._all(self._clock() - max_block_s)}"
