@@ -5,9 +5,7 @@ answer back. How: `mutants`.
 from __future__ import annotations
 
 from tests.sim.mutants import Edit, Mutant, Story
-from tests.sim.planted_order import edit
-
-STATE = "partition_state.PartitionState."
+from tests.sim.planted_order import STATE, edit
 
 
 def rule(test: str) -> Story:

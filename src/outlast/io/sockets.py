@@ -13,10 +13,10 @@ from typing import Any
 from outlast.engine.messages import Loss
 from outlast.io.events import Ended
 
-_FIRST_BYTES = (
-    1 << 12
-)  # most answers fit; Python takes as much memory before it knows how much came
-_RECV_BYTES = 1 << 16  # … of those that do not
+# Python takes as much memory as is asked for before it knows how much came: most answers fit into
+# the first, and what does not is read by the second.
+_FIRST_BYTES = 1 << 12
+_RECV_BYTES = 1 << 16
 # A peer that vanished is noticed within 75 s on an idle connection. Not TCP_USER_TIMEOUT: it
 # kills a live peer that is not reading.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
